@@ -125,7 +125,6 @@ pub mod etcd;
 mod fault;
 mod id;
 mod jitter;
-#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 pub mod lock;
 mod parameters;
 #[cfg(feature = "redis")]

@@ -2,14 +2,14 @@
 
 use super::config::Config;
 use super::lock::query::Query;
-use super::lock::{Context, Etcd, Lock, Watcher};
+use super::lock::{Env, Etcd, Watcher};
 #[cfg(doc)]
 use super::locks_output::LocksOutput;
 use super::locks_output::WatchId;
 use super::message::KeyValue;
 use crate::error::ConfigError;
 use crate::id::ClientId;
-use crate::lock::{self, ServerError, Shared};
+use crate::lock::{self, Context, ServerError, Shared};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -39,32 +39,32 @@ impl Locks {
     /// ids apart by their size: see `lock_sim::search::Canon`.
     #[must_use]
     pub const fn count_from(mut self, calls: u64, watches: u64) -> Self {
-        self.ctx.serial = calls;
-        self.ctx.shared.own.watch = watches;
+        self.ctx.env.serial = calls;
+        self.ctx.env.shared.own.watch = watches;
         self
     }
 
     /// Handles an opened or reopened watch: it reports every change after `revision`.
     pub fn handle_watching(&mut self, now: Instant, watch: WatchId, revision: i64) {
-        let lock = |lock: &mut Lock, ctx: &mut Context| lock.watching(ctx, watch, revision);
-        self.watcher_step(now, watch, lock, |query, ctx| query.watching(ctx, revision));
+        let lock = |queued: &mut Etcd, env: &mut Env| queued.watching(env, watch, revision);
+        self.watcher_step(now, watch, lock, |query, env| query.watching(env, revision));
     }
 
     /// Handles a write or deletion of a watched key at `revision`.
     pub fn handle_changed(&mut self, now: Instant, watch: WatchId, revision: i64, deleted: bool, kv: &KeyValue) {
-        let lock = |lock: &mut Lock, ctx: &mut Context| lock.changed(ctx, watch, revision, kv, deleted);
-        self.watcher_step(now, watch, lock, |query, ctx| query.changed(ctx, revision));
+        let lock = |queued: &mut Etcd, env: &mut Env| queued.changed(env, watch, revision, kv, deleted);
+        self.watcher_step(now, watch, lock, |query, env| query.changed(env, revision));
     }
 
     /// Handles the loss of a watch, which the channel is reopening.
     pub fn handle_unsubscribed(&mut self, now: Instant, watch: WatchId) {
-        self.watcher_step(now, watch, |lock, ctx| lock.unsubscribed(ctx, watch), Query::unsubscribed);
+        self.watcher_step(now, watch, |queued, env| queued.unsubscribed(env, watch), Query::unsubscribed);
     }
 
     /// Handles a watch that the server refused, and that the channel has given up. Its owner polls
     /// instead, which may be refused too, and requests another watch later.
     pub fn handle_watch_refused(&mut self, now: Instant, watch: WatchId, _: &ServerError) {
-        self.watcher_step(now, watch, |lock, ctx| lock.watch_refused(ctx, watch), Query::watch_refused);
+        self.watcher_step(now, watch, |queued, env| queued.watch_refused(env, watch), Query::watch_refused);
     }
 
     /// Routes a watch event to the lock or query that owns the watch.
@@ -72,17 +72,15 @@ impl Locks {
         &mut self,
         now: Instant,
         watch: WatchId,
-        lock: impl FnOnce(&mut Lock, &mut Context),
-        query: impl FnOnce(&mut Query, &mut Context),
+        lock: impl FnOnce(&mut Etcd, &mut Env),
+        query: impl FnOnce(&mut Query, &mut Env),
     ) {
         self.handle_timeout(now);
-        match self.ctx.shared.own.watchers.get(&watch).copied() {
-            Some(Watcher::Lock(slot)) => {
-                self.step(slot, lock);
-            }
+        match self.ctx.env.shared.own.watchers.get(&watch).copied() {
+            Some(Watcher::Lock(slot)) => self.input(slot, lock),
             // No event of a watch ends a query.
-            Some(Watcher::Query(slot)) => self.ctx.query_step(slot, |found, ctx| {
-                query(found, ctx);
+            Some(Watcher::Query(slot)) => self.ctx.env.query_step(slot, |found, env| {
+                query(found, env);
                 false
             }),
             None => {}

@@ -12,8 +12,8 @@ pub(super) struct Reading {
     pub(super) reported: i64,
     /// The latest reported revision when the read in flight was sent. Its reply cannot be older.
     pub(super) min_revision: i64,
-    /// The read in flight, by its serial.
-    pub(super) retry: Retry<u64>,
+    /// The read in flight, or the schedule of the next one.
+    pub(super) retry: Retry,
 }
 
 impl Reading {
@@ -39,17 +39,9 @@ impl Reading {
     }
 
     /// Records that a read was sent when `min_revision` was the latest reported one.
-    pub(super) fn sent(&mut self, serial: u64, min_revision: i64) {
-        self.retry.sent(serial);
+    pub(super) fn sent(&mut self, min_revision: i64) {
+        self.retry.sent(());
         self.min_revision = min_revision;
-    }
-
-    pub(super) fn awaits(&self, serial: u64) -> bool {
-        self.retry.call() == Some(serial)
-    }
-
-    pub(super) fn answered(&mut self, serial: u64) -> bool {
-        self.retry.answered(|call| *call == serial).is_some()
     }
 
     pub(super) fn poll_at(&mut self, at: Instant) {

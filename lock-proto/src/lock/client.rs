@@ -14,7 +14,7 @@ use super::event::Failure;
 use super::hub::Locks;
 use super::machine::Machine;
 use super::request::Acquire;
-use super::store::Store;
+use super::store::{SharedState as _, Store};
 use super::tuning::Drift;
 use crate::error::Misuse;
 use crate::fault::Fault;
@@ -80,7 +80,7 @@ impl<S: Store + Transport> Client<S> {
 
     /// Returns the time of the last call. It never goes back.
     pub(crate) const fn now(&self) -> Instant {
-        self.locks.ctx.now
+        self.locks.ctx.env.now
     }
 
     /// Returns the settings.
@@ -194,7 +194,7 @@ impl<S: Store + Transport> Machine for Client<S> {
     }
 
     fn default_ttl(&self) -> Duration {
-        S::default_ttl(self.config())
+        S::Shared::default_ttl(self.config())
     }
 
     fn release_within(&self) -> Duration {
@@ -210,6 +210,6 @@ impl<S: Store + Transport> Machine for Client<S> {
     }
 
     fn elections(&mut self) -> Option<&mut dyn Elections> {
-        S::elections(self)
+        S::Shared::elections(self)
     }
 }

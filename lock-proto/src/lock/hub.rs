@@ -10,7 +10,7 @@ use super::lifecycle::Lock;
 use super::ping::Ping;
 use super::registry::Registry;
 use super::request::Acquire;
-use super::store::Store;
+use super::store::{SharedState as _, Store};
 use super::waiters::Waiter;
 use crate::error::Misuse;
 use crate::id::LockId;
@@ -44,20 +44,20 @@ impl<S: Store> Locks<S> {
     pub(super) fn terms_of(&mut self, now: Instant, request: &Acquire) -> Result<(S::Key, S::Terms), Misuse> {
         self.handle_timeout(now);
         self.admit(self.locks.acquisitions())?;
-        S::terms_of(&self.ctx.config, request)
+        S::terms_of(&self.ctx.env.config, request)
     }
 
     pub(super) fn begin(&mut self, request: &Acquire, key: S::Key, terms: S::Terms) -> LockId {
         let (slot, id) = self.locks.begin(key, Lock::new);
-        let waiter = Waiter { id, terms, renew: request.renew, wait: request.wait.or_try(), since: self.ctx.now };
+        let waiter = Waiter { id, terms, renew: request.renew, wait: request.wait.or_try(), since: self.ctx.env.now };
         self.step(slot, |lock, ctx| lock.acquire(ctx, waiter));
         self.settle();
         id
     }
 
     pub(crate) const fn admit(&self, others: usize) -> Result<(), Misuse> {
-        let limit = self.ctx.config.max_locks;
-        if self.ctx.is_stopping() {
+        let limit = self.ctx.env.config.max_locks;
+        if self.ctx.env.is_stopping {
             return Err(Misuse::ShuttingDown);
         }
         if others >= limit as usize { Err(Misuse::TooMany { limit }) } else { Ok(()) }
@@ -102,15 +102,16 @@ impl<S: Store> Locks<S> {
     /// Shuts down: see [`Machine::shutdown`](super::Machine::shutdown).
     pub fn shutdown(&mut self, now: Instant, within: Duration) {
         self.handle_timeout(now);
-        let until = self.ctx.now + within;
+        let until = self.ctx.env.now + within;
         if let Some(earlier) = self.ctx.stop_at {
             self.ctx.stop_at = Some(earlier.min(until));
         } else {
             self.ctx.stop_at = Some(until);
+            self.ctx.env.is_stopping = true;
             for slot in self.locks.slots() {
                 self.step(slot, Lock::shutdown);
             }
-            S::shutting_down(self);
+            S::Shared::shutting_down(self);
             self.end_ping();
         }
         self.settle();
@@ -132,15 +133,15 @@ impl<S: Store> Locks<S> {
     pub(crate) fn step<R>(&mut self, slot: u32, step: impl FnOnce(&mut Lock<S>, &mut Context<S>) -> R) -> Option<R> {
         let ctx = &mut self.ctx;
         let lock = self.locks.get_mut(slot)?;
-        let was_held = lock.hold.is_some();
-        ctx.slot = slot;
+        let was_held = lock.line.is_held();
+        ctx.env.slot = slot;
         let result = step(lock, ctx);
-        S::after_step(lock, ctx);
-        ctx.slot = 0;
+        lock.store.after_step(&mut ctx.env);
+        ctx.env.slot = 0;
         let deadline = lock.deadline(ctx).map(|(at, _)| at);
-        let (held, over) = ((was_held, lock.hold.is_some()), lock.is_over().then(|| lock.key.clone()));
+        let (held, over) = ((was_held, lock.line.is_held()), lock.is_over().then(|| lock.store.key().clone()));
         self.locks.stepped(slot, held, over, deadline, ctx.ended.drain(..));
-        S::settle_step(ctx);
+        S::Shared::settle_step(&mut ctx.env);
         Some(result)
     }
 
@@ -156,10 +157,10 @@ impl<S: Store> Locks<S> {
     /// Does all work that is due or that follows from the last step.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        if S::is_unsettled(&self.ctx) || self.locks.due(self.ctx.now).is_some() {
+        if self.ctx.env.shared.is_unsettled(self.ctx.env.now) || self.locks.due(self.ctx.env.now).is_some() {
             self.settle_all();
         }
-        if self.ctx.is_stopping() {
+        if self.ctx.env.is_stopping {
             self.check_stopped();
         }
     }
@@ -167,34 +168,34 @@ impl<S: Store> Locks<S> {
     #[cold]
     fn settle_all(&mut self) {
         loop {
-            if S::settle_first(self) {
+            if S::Shared::settle_first(self) {
                 continue;
             }
-            let Some(slot) = self.locks.due(self.ctx.now) else { break };
+            let Some(slot) = self.locks.due(self.ctx.env.now) else { break };
             self.step(slot, Lock::timeout);
-            while S::settle_first(self) {}
-            self.locks.served(self.ctx.now, slot);
+            while S::Shared::settle_first(self) {}
+            self.locks.served(self.ctx.env.now, slot);
         }
-        S::settle_last(self);
+        S::Shared::settle_last(self);
     }
 
     #[cold]
     fn check_stopped(&mut self) {
         let Some(until) = self.stop_at() else { return };
         let drained = self.locks.is_drained(|lock| lock.is_drained(&self.ctx));
-        if !(drained && S::drain(self)) && until > self.ctx.now {
+        if !(drained && S::Shared::drain(self)) && until > self.ctx.env.now {
             return;
         }
-        let is_left = |lock: &&Lock<S>| !lock.is_drained(&self.ctx) || !lock.lost.is_empty();
+        let is_left = |lock: &&Lock<S>| !lock.is_drained(&self.ctx) || lock.line.has_lost();
         let unreleased = self.locks.iter().filter(is_left).count() as u32;
         for slot in self.locks.slots() {
             self.step(slot, Lock::stop);
         }
         // Keys that cleanup has not deleted expire at their TTL.
         self.is_stopped = true;
-        let output = S::stopped(self, unreleased);
+        let output = S::Shared::stopped(self, unreleased);
         self.locks.clear();
-        self.ctx.out.push_back(output);
+        self.ctx.env.out.push_back(output);
     }
 
     /// Returns the deadline of the shutdown, if one is in progress.
@@ -211,25 +212,25 @@ impl<S: Store> Locks<S> {
     /// Returns when to call [`handle_timeout`](Self::handle_timeout); the current time while output
     /// is queued.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if !self.ctx.out.is_empty() {
-            return Some(self.ctx.now);
+        if !self.ctx.env.out.is_empty() {
+            return Some(self.ctx.env.now);
         }
         let lock = self.locks.next_deadline().map(|(at, _)| at);
-        let shared = S::shared_deadline(&self.ctx.shared).map(|(at, _)| at);
+        let shared = self.ctx.env.shared.deadline().map(|(at, _)| at);
         soonest([lock, shared, self.stop_at()]).filter(|at| *at < Instant::MAX)
     }
 
     /// Returns [`next_deadline`](Self::next_deadline) and its reason.
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
-        if !self.ctx.out.is_empty() {
-            return Some((self.ctx.now, "output is queued"));
+        if !self.ctx.env.out.is_empty() {
+            return Some((self.ctx.env.now, "output is queued"));
         }
         let lock = self.locks.next_deadline().map(|(at, slot)| {
             let deadline = self.locks.get(slot).and_then(|lock| lock.deadline(&self.ctx));
             (at, deadline.map_or("a lock", |(_, reason)| reason))
         });
         let stop = self.stop_at().map(|at| (at, "end of the shutdown"));
-        let all = [lock, S::shared_deadline(&self.ctx.shared), stop];
+        let all = [lock, self.ctx.env.shared.deadline(), stop];
         all.into_iter().flatten().filter(|(at, _)| *at < Instant::MAX).min()
     }
 
@@ -241,7 +242,7 @@ impl<S: Store> Locks<S> {
 
     /// Returns the last reply of each server: see [`Machine::answers`](super::Machine::answers).
     pub fn answers(&self, id: LockId) -> Box<[Answer]> {
-        self.locks.of(id).map_or_else(Box::default, |lock| S::answers(lock))
+        self.locks.of(id).map_or_else(Box::default, |lock| lock.store.answers())
     }
 
     /// Returns the number of held locks.
@@ -266,6 +267,6 @@ impl<S: Store> Locks<S> {
 
     /// Returns the settings.
     pub const fn config(&self) -> &Config<S::Settings> {
-        &self.ctx.config
+        &self.ctx.env.config
     }
 }

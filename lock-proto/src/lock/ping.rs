@@ -3,10 +3,10 @@
 use alloc::vec::Vec;
 
 use super::answer::{Answer, refusals_are_undecided};
-use super::context::Context;
+use super::context::Env;
 use super::event::{Failure, Report};
 use super::hub::Locks;
-use super::store::Store;
+use super::store::{SharedState as _, Store};
 use crate::error::Misuse;
 use crate::id::{CallId, CallOwner, NodeId};
 use crate::time::Instant;
@@ -34,12 +34,12 @@ impl<S: Store> Locks<S> {
     /// [`Misuse::ShuttingDown`].
     pub fn ping(&mut self, now: Instant) -> Result<(), Misuse> {
         self.handle_timeout(now);
-        if self.ctx.is_stopping() {
+        if self.ctx.env.is_stopping {
             return Err(Misuse::ShuttingDown);
         }
         if !matches!(self.ping, Ping::Waiting { .. }) {
-            let (started, servers) = (self.ctx.now, S::servers(&self.ctx));
-            let serials = (0..servers).map(|node| self.ctx.ping(NodeId::new(node))).collect();
+            let (started, servers) = (self.ctx.env.now, self.ctx.env.shared.servers());
+            let serials = (0..servers).map(|node| self.ctx.env.ping(NodeId::new(node))).collect();
             let answers = alloc::vec![Answer::Silent; usize::from(servers)];
             self.ping = Ping::Waiting { started, serials, answers };
         }
@@ -63,7 +63,7 @@ impl<S: Store> Locks<S> {
         let node = call.node.index();
         let Some(known) = answers.get_mut(node).filter(|_| serials.get(node) == Some(&call.serial)) else { return };
         *known = answer;
-        if let Some(failure) = S::refuses(&self.ctx) {
+        if let Some(failure) = self.ctx.env.shared.refuses() {
             self.ping = Ping::Done(Err(failure));
             return;
         }
@@ -75,7 +75,7 @@ impl<S: Store> Locks<S> {
         if works >= quorum {
             self.ping = Ping::Done(Ok(()));
         } else if works + silent < quorum && !refusals_are_undecided(refused, silent, answers.len() - quorum) {
-            let report = Report::new(self.ctx.now.since(*started), core::mem::take(answers).into_boxed_slice());
+            let report = Report::new(self.ctx.env.now.since(*started), core::mem::take(answers).into_boxed_slice());
             let hopeless = report.nodes.len() - refused < quorum;
             self.ping = Ping::Done(Err(if hopeless { Failure::Refused(report) } else { Failure::TimedOut(report) }));
         }
@@ -86,7 +86,7 @@ impl<S: Store> Locks<S> {
         if let Ping::Waiting { serials, .. } = &mut self.ping
             && let Some(serial) = serials.iter_mut().find(|serial| **serial == call.serial)
         {
-            *serial = self.ctx.ping(call.node);
+            *serial = self.ctx.env.ping(call.node);
         }
     }
 
@@ -98,10 +98,11 @@ impl<S: Store> Locks<S> {
     }
 }
 
-impl<S: Store> Context<S> {
+impl<S: Store> Env<S> {
     fn ping(&mut self, node: NodeId) -> u64 {
-        let request = S::ping(self);
-        self.call(CallOwner::Ping, node, request, self.config.request_timeout)
+        let call = self.next_call(CallOwner::Ping, node);
+        S::Shared::ping(self, call);
+        call.serial
     }
 }
 
@@ -110,7 +111,7 @@ fn is_refusal(answer: &Answer) -> bool {
     answer.is_refusal() || matches!(answer, Answer::Unknown(cause) if cause.is_refusal())
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "redis"))]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use super::exchange::Holding;
+use super::grant::Loss;
 use super::request::Renew;
 use super::waiters::Waiter;
 use crate::id::LockId;
@@ -19,19 +21,24 @@ pub(crate) enum Phase {
 
 /// The acquisition that has the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tenure<T> {
-    pub(crate) waiter: Waiter<T>,
-    pub(crate) phase: Phase,
+pub(super) struct Tenure<T> {
+    pub(super) waiter: Waiter<T>,
+    pub(super) phase: Phase,
+    /// What the store knows of its hold.
+    pub(super) holding: Holding,
     since: Instant,
-    /// The end of validity last reported to the holder.
-    reported: Instant,
+    /// The end of validity last reported to the holder; `None` before the offer.
+    reported: Option<Instant>,
     /// The holder was warned that its validity ends soon.
     warned: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(super) enum Due {
     Nothing,
+    Lost(Loss),
+    /// The validity ends earlier than the holder was told.
+    Shortened(Instant),
     /// The wait ended before the lock could be offered.
     TimedOut,
     /// The offer was not claimed in time.
@@ -40,67 +47,33 @@ pub(crate) enum Due {
     Warn(Instant),
 }
 
-/// The values from which the timers of a tenure are computed.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    /// The end of validity in the store.
-    pub(crate) until: Instant,
-    /// The TTL in nanoseconds. Arithmetic on `Duration` is several times slower.
-    pub(crate) ttl: u64,
-    /// How long before the end of validity the holder is warned, if set. At most half of the TTL
-    /// counts, because a healthy lock is renewed at a third of it.
-    pub(crate) at_risk: Option<Duration>,
-}
-
-impl Terms {
-    /// Returns when the holder is warned. The end of a maximal hold time is no risk.
-    fn warn_at(&self) -> Instant {
-        self.until.before(self.at_risk.map_or_else(|| self.ttl / 4, |before| nanos(before).min(self.ttl / 2)))
-    }
-}
-
 impl<T> Tenure<T> {
-    pub(crate) const fn new(now: Instant, waiter: Waiter<T>) -> Self {
-        Self { waiter, phase: Phase::Preparing, since: now, reported: Instant::ZERO, warned: false }
+    pub(super) const fn new(now: Instant, waiter: Waiter<T>, holding: Holding) -> Self {
+        Self { waiter, phase: Phase::Preparing, holding, since: now, reported: None, warned: false }
     }
 
-    pub(crate) const fn id(&self) -> LockId {
+    pub(super) const fn id(&self) -> LockId {
         self.waiter.id
     }
 
-    pub(crate) fn is_held(&self) -> bool {
+    pub(super) fn is_held(&self) -> bool {
         self.phase == Phase::Held
     }
 
-    pub(crate) const fn offer(&mut self, now: Instant) {
+    pub(super) const fn offer(&mut self, now: Instant) {
         self.phase = Phase::Offered;
         self.since = now;
         self.warned = false;
     }
 
-    pub(crate) const fn since(&self) -> Instant {
-        self.since
-    }
-
-    pub(crate) const fn reported(&self) -> Instant {
+    pub(super) const fn reported(&self) -> Option<Instant> {
         self.reported
     }
 
     /// Records the end of validity that was reported to the holder. Rearms the warning.
-    pub(crate) const fn report(&mut self, valid_until: Instant) {
-        self.reported = valid_until;
+    pub(super) const fn report(&mut self, valid_until: Instant) {
+        self.reported = Some(valid_until);
         self.warned = false;
-    }
-
-    /// Returns the end of validity if a later one was reported to the holder.
-    // T3
-    pub(crate) fn shortened(&mut self, terms: &Terms) -> Option<Instant> {
-        let until = self.valid_until(terms.until);
-        if self.phase == Phase::Preparing || until >= self.reported {
-            return None;
-        }
-        self.report(until);
-        Some(until)
     }
 
     /// Returns the end of the maximal hold time, which begins with the offer.
@@ -111,44 +84,62 @@ impl<T> Tenure<T> {
         }
     }
 
-    pub(crate) fn is_over(&self, now: Instant) -> bool {
-        self.max_hold_end().is_some_and(|end| end <= now)
+    /// Returns why the hold is over at `now`, if it is.
+    pub(super) fn loss(&self, now: Instant) -> Option<Loss> {
+        if self.holding.until <= now {
+            return Some(Loss::Expired);
+        }
+        self.max_hold_end().filter(|end| *end <= now).map(|_| Loss::MaxHold)
     }
 
     /// Returns the end of validity for the holder, given that in the store.
-    pub(crate) fn valid_until(&self, until: Instant) -> Instant {
+    pub(super) fn valid_until(&self, until: Instant) -> Instant {
         self.max_hold_end().map_or(until, |end| until.min(end))
     }
 
     /// Returns when an unclaimed offer expires.
-    const fn claim_by(&self, ttl: u64) -> Instant {
-        self.since.after(ttl / 3)
+    const fn claim_by(&self) -> Instant {
+        self.since.after(self.holding.ttl / 3)
+    }
+
+    /// Returns when the holder is warned: `at_risk` before the end of validity, if set. At most half
+    /// of the TTL counts, because a healthy lock is renewed at a third of it. The end of a maximal
+    /// hold time is no risk.
+    fn warn_at(&self, at_risk: Option<Duration>) -> Instant {
+        let ttl = self.holding.ttl;
+        self.holding.until.before(at_risk.map_or_else(|| ttl / 4, |before| nanos(before).min(ttl / 2)))
     }
 
     /// Returns the action that is due. A warning is due once for each end of validity.
-    pub(crate) fn due(&mut self, now: Instant, terms: &Terms) -> Due {
+    // T2, T3
+    pub(super) fn due(&mut self, now: Instant, at_risk: Option<Duration>) -> Due {
+        if let Some(loss) = self.loss(now) {
+            return Due::Lost(loss);
+        }
+        let until = self.valid_until(self.holding.until);
+        if self.reported.is_some_and(|reported| until < reported) {
+            self.report(until);
+            return Due::Shortened(until);
+        }
         match self.phase {
             Phase::Preparing if self.waiter.deadline().is_some_and(|end| end <= now) => Due::TimedOut,
-            Phase::Offered if self.claim_by(terms.ttl) <= now => Due::Withdraw,
-            Phase::Held if !self.warned => {
-                if terms.warn_at() > now {
-                    return Due::Nothing;
-                }
+            Phase::Offered if self.claim_by() <= now => Due::Withdraw,
+            Phase::Held if !self.warned && self.warn_at(at_risk) <= now => {
                 self.warned = true;
-                Due::Warn(self.valid_until(terms.until))
+                Due::Warn(until)
             }
             Phase::Preparing | Phase::Offered | Phase::Held => Due::Nothing,
         }
     }
 
     /// Returns when the next action is due or the validity ends.
-    pub(crate) fn deadline(&self, terms: &Terms) -> Instant {
-        let until = self.valid_until(terms.until);
+    pub(super) fn deadline(&self, at_risk: Option<Duration>) -> Instant {
+        let until = self.valid_until(self.holding.until);
         match self.phase {
             Phase::Preparing => self.waiter.deadline().map_or(until, |end| until.min(end)),
-            Phase::Offered => until.min(self.claim_by(terms.ttl)),
+            Phase::Offered => until.min(self.claim_by()),
             Phase::Held if self.warned => until,
-            Phase::Held => until.min(terms.warn_at()),
+            Phase::Held => until.min(self.warn_at(at_risk)),
         }
     }
 }
@@ -164,32 +155,29 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    fn tenure(renew: Renew, wait: Wait) -> Tenure<()> {
-        Tenure::new(at(0), Waiter { id: LockId { slot: 0, generation: 0 }, terms: (), renew, wait, since: at(0) })
-    }
-
     /// Valid until 1200 ms, with a TTL of 1200 ms.
-    fn terms() -> Terms {
-        Terms { until: at(1_200), ttl: 1_200 * MS, at_risk: None }
+    fn tenure(renew: Renew, wait: Wait) -> Tenure<()> {
+        let waiter = Waiter { id: LockId { slot: 0, generation: 0 }, terms: (), renew, wait, since: at(0) };
+        Tenure::new(at(0), waiter, Holding { until: at(1_200), ttl: 1_200 * MS, hands_over_until: None })
     }
 
     #[test]
     fn offer_is_withdrawn_after_third_of_ttl() {
         // H5
         let mut tenure = tenure(Renew::Auto, Wait::Forever);
-        assert_eq!((tenure.due(at(900), &terms()), tenure.deadline(&terms())), (Due::Nothing, at(1_200)));
+        assert_eq!((tenure.due(at(900), None), tenure.deadline(None)), (Due::Nothing, at(1_200)));
         tenure.offer(at(100));
-        assert_eq!(tenure.deadline(&terms()), at(500));
-        assert_eq!([499, 500].map(|now| tenure.due(at(now), &terms())), [Due::Nothing, Due::Withdraw]);
+        assert_eq!(tenure.deadline(None), at(500));
+        assert_eq!([499, 500].map(|now| tenure.due(at(now), None)), [Due::Nothing, Due::Withdraw]);
     }
 
     #[test]
     fn wait_without_offer_times_out() {
         let mut tenure = tenure(Renew::Auto, Wait::For(Duration::from_millis(50)));
-        assert_eq!(tenure.deadline(&terms()), at(50));
-        assert_eq!([49, 50].map(|now| tenure.due(at(now), &terms())), [Due::Nothing, Due::TimedOut]);
+        assert_eq!(tenure.deadline(None), at(50));
+        assert_eq!([49, 50].map(|now| tenure.due(at(now), None)), [Due::Nothing, Due::TimedOut]);
         tenure.offer(at(49));
-        assert_eq!(tenure.due(at(50), &terms()), Due::Nothing);
+        assert_eq!(tenure.due(at(50), None), Due::Nothing);
     }
 
     #[test]
@@ -197,15 +185,14 @@ mod tests {
         // H2
         let ms = Duration::from_millis;
         for (at_risk, first) in [(None, 900), (Some(ms(10)), 1_190), (Some(ms(600)), 600), (Some(ms(3_000)), 600)] {
-            let terms = Terms { at_risk, ..terms() };
             let mut tenure = tenure(Renew::Auto, Wait::Forever);
             tenure.offer(at(0));
             tenure.phase = Phase::Held;
-            assert_eq!((tenure.deadline(&terms), tenure.due(at(first - 1), &terms)), (at(first), Due::Nothing));
-            assert_eq!(tenure.due(at(first), &terms), Due::Warn(at(1_200)));
-            assert_eq!((tenure.due(at(first), &terms), tenure.deadline(&terms)), (Due::Nothing, at(1_200)));
+            assert_eq!((tenure.deadline(at_risk), tenure.due(at(first - 1), at_risk)), (at(first), Due::Nothing));
+            assert_eq!(tenure.due(at(first), at_risk), Due::Warn(at(1_200)));
+            assert_eq!((tenure.due(at(first), at_risk), tenure.deadline(at_risk)), (Due::Nothing, at(1_200)));
             tenure.report(at(1_200));
-            assert_eq!(tenure.due(at(first), &terms), Due::Warn(at(1_200)));
+            assert_eq!(tenure.due(at(first), at_risk), Due::Warn(at(1_200)));
         }
     }
 
@@ -213,14 +200,22 @@ mod tests {
     fn max_hold_time_starts_at_offer() {
         // H4
         let mut tenure = tenure(Renew::AtMost(Duration::from_millis(300)), Wait::Forever);
-        assert_eq!((tenure.is_over(at(400)), tenure.valid_until(at(1_200))), (false, at(1_200)));
+        assert_eq!((tenure.loss(at(400)), tenure.valid_until(at(1_200))), (None, at(1_200)));
         tenure.offer(at(100));
-        assert_eq!((tenure.is_over(at(399)), tenure.is_over(at(400))), (false, true));
+        assert_eq!((tenure.loss(at(399)), tenure.loss(at(400))), (None, Some(Loss::MaxHold)));
         assert_eq!((tenure.valid_until(at(1_200)), tenure.valid_until(at(200))), (at(400), at(200)));
         // Its end is no risk.
         tenure.phase = Phase::Held;
-        assert_eq!((tenure.due(at(399), &terms()), tenure.deadline(&terms())), (Due::Nothing, at(400)));
-        let expiring = Terms { until: at(450), ..terms() };
-        assert_eq!(tenure.due(at(200), &expiring), Due::Warn(at(400)));
+        assert_eq!((tenure.due(at(399), None), tenure.deadline(None)), (Due::Nothing, at(400)));
+        tenure.holding.until = at(450);
+        assert_eq!(tenure.due(at(200), None), Due::Warn(at(400)));
+    }
+
+    #[test]
+    fn hold_expires_with_its_validity() {
+        // T2
+        let mut tenure = tenure(Renew::Auto, Wait::Forever);
+        tenure.offer(at(0));
+        assert_eq!([1_199, 1_200].map(|now| tenure.loss(at(now))), [None, Some(Loss::Expired)]);
     }
 }

@@ -52,11 +52,6 @@ impl<T> Waiters<T> {
         self.queue.front()
     }
 
-    /// Returns true if the one at the head makes a single attempt.
-    pub(crate) fn head_tries_once(&self) -> bool {
-        self.head().is_some_and(|head| head.wait == Wait::Try)
-    }
-
     pub(crate) fn push(&mut self, waiter: Waiter<T>) {
         self.begin_wait(&waiter);
         self.queue.push_back(waiter);

@@ -5,7 +5,9 @@ use super::lock::{Context, Lock, Redis, answer_to_take};
 #[cfg(doc)]
 use super::output::LocksOutput;
 use super::pipe::ServerInfo;
-use super::request::{Identity, Key, Reply, Request};
+#[cfg(doc)]
+use super::request::Request;
+use super::request::{Identity, Key, Reply};
 use crate::error::ConfigError;
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, CallOwner, ClientId, NodeId};
@@ -41,23 +43,23 @@ impl Locks {
     /// (see `lock_sim::search::Canon`). Call it before the first request.
     #[must_use]
     pub const fn count_from(mut self, tokens: u64, calls: u64) -> Self {
-        self.ctx.number = tokens;
-        self.ctx.serial = calls;
+        self.ctx.env.number = tokens;
+        self.ctx.env.serial = calls;
         self
     }
 
     /// Handles the result of a request. Replies to unknown calls are dropped.
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
         self.handle_timeout(now);
-        self.ctx.shared.executed(call.node, reply);
+        self.ctx.env.shared.executed(call.node, reply);
         match call.owner {
             CallOwner::Lock(slot) => {
-                self.step(slot, |lock, ctx| lock.reply(ctx, call.node, call.serial, reply));
+                self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
             }
             CallOwner::Ping => self.pong(call, answer_to_ping(reply)),
             CallOwner::Session(_) | CallOwner::Query(_) | CallOwner::Nobody => {}
         }
-        if !self.ctx.shared.verifications.is_empty() && self.ctx.shared.verifications.answered(call, reply) {
+        if !self.ctx.env.shared.verifications.is_empty() && self.ctx.env.shared.verifications.answered(call, reply) {
             self.verify(call.node);
         }
         self.settle();
@@ -73,23 +75,23 @@ impl Locks {
     // Q6, Q7
     pub fn handle_node_up(&mut self, now: Instant, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
         self.handle_timeout(now);
-        self.ctx.shared.wake_refusals.clear(node);
+        self.ctx.env.shared.wake_refusals.clear(node);
         self.identify(node, server);
         for slot in self.locks.slots() {
             self.step(slot, |lock, ctx| lock.node_up(ctx, node));
         }
-        let changed = self.ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed);
-        let quorum = self.ctx.quorum();
-        let end = |slot| self.locks.get(slot).and_then(|lock| lock.to_verify(node, changed, quorum));
+        let changed = self.ctx.env.shared.nodes.get(node.index()).is_some_and(|known| known.changed);
+        let quorum = self.ctx.env.quorum();
+        let end = |slot| self.locks.get(slot).and_then(|lock| lock.store.to_verify(node, changed, quorum));
         let held = self.locks.slots().filter_map(|slot| Some((end(slot)?, slot)));
-        self.ctx.shared.verifications.begin(node, held);
+        self.ctx.env.shared.verifications.begin(node, held);
         self.verify(node);
         self.settle();
     }
 
     /// The server refuses connections to this node. For reports on requests that wait for one.
     pub fn handle_login_refused(&mut self, node: NodeId, error: ServerError) {
-        if let Some(known) = self.ctx.shared.nodes.get_mut(node.index()) {
+        if let Some(known) = self.ctx.env.shared.nodes.get_mut(node.index()) {
             known.login_refused = Some(error);
         }
     }
@@ -98,8 +100,8 @@ impl Locks {
     /// [`handle_node_up`](Self::handle_node_up). The next connection is compared with it.
     pub fn handle_server(&mut self, now: Instant, node: NodeId, server: &Result<ServerInfo, ServerError>) {
         self.handle_timeout(now);
-        if let (Some(known), Ok(info)) = (self.ctx.shared.nodes.get_mut(node.index()), server)
-            && !self.ctx.config.is_quorum()
+        if let (Some(known), Ok(info)) = (self.ctx.env.shared.nodes.get_mut(node.index()), server)
+            && !self.ctx.env.config.is_quorum()
         {
             known.run_id = Some(info.run_id.clone());
         }
@@ -107,7 +109,7 @@ impl Locks {
 
     /// Returns true if a new connection to the node needs its identity.
     pub(crate) fn compares_identity(&self, node: NodeId) -> bool {
-        self.locks.held() > 0 && self.ctx.shared.nodes.get(node.index()).is_some_and(|known| known.run_id.is_some())
+        self.locks.held() > 0 && self.ctx.env.shared.nodes.get(node.index()).is_some_and(|known| known.run_id.is_some())
     }
 
     /// Returns true if no lock needs a connection before a timer: at most, a node is to be checked
@@ -131,19 +133,18 @@ impl Locks {
     pub fn handle_signal(&mut self, now: Instant, node: NodeId, key: &Key) {
         let consumed = self.key_step(now, key, |lock, ctx| lock.signalled(ctx, node)).unwrap_or(false);
         if !consumed && !self.is_stopped() {
-            let request = Request::Announce { key: key.clone() };
-            self.ctx.call(CallOwner::Nobody, node, request, self.ctx.config.request_timeout);
+            self.ctx.env.announce(node, key);
         }
     }
 
     /// Returns the identity that this client writes into every command.
     pub const fn identity(&self) -> &Identity {
-        &self.ctx.shared.identity
+        &self.ctx.env.shared.identity
     }
 
     #[cfg(test)]
     pub(crate) const fn now_for_test(&self) -> Instant {
-        self.ctx.now
+        self.ctx.env.now
     }
 
     fn key_step<R>(&mut self, now: Instant, key: &Key, f: impl FnOnce(&mut Lock, &mut Context) -> R) -> Option<R> {
@@ -155,9 +156,9 @@ impl Locks {
     /// Verifies the next held locks on a node, up to the limit of requests in flight.
     // Q7
     fn verify(&mut self, node: NodeId) {
-        while let Some((until, slot)) = self.ctx.shared.verifications.next(node) {
+        while let Some((until, slot)) = self.ctx.env.shared.verifications.next(node) {
             if let Some(serial) = self.step(slot, |lock, ctx| lock.verify(ctx, node)).flatten() {
-                self.ctx.shared.verifications.sent(node, serial, (until, slot));
+                self.ctx.env.shared.verifications.sent(node, serial, (until, slot));
             }
         }
     }
@@ -165,9 +166,9 @@ impl Locks {
     /// Records the node's identity, and looks for two nodes that are the same server.
     // Q6
     fn identify(&mut self, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
-        let Some(known) = self.ctx.shared.nodes.get_mut(node.index()) else { return };
-        known.identify(self.ctx.now, &self.ctx.config, server);
-        self.ctx.shared.find_duplicates(node);
+        let Some(known) = self.ctx.env.shared.nodes.get_mut(node.index()) else { return };
+        known.identify(self.ctx.env.now, &self.ctx.env.config, server);
+        self.ctx.env.shared.find_duplicates(node);
     }
 }
 

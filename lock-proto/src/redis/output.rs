@@ -44,3 +44,8 @@ pub enum LocksOutput {
         unreleased: u32,
     },
 }
+impl From<(LockId, Event)> for LocksOutput {
+    fn from((lock, event): (LockId, Event)) -> Self {
+        Self::Event { lock, event }
+    }
+}

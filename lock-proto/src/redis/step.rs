@@ -12,7 +12,7 @@
 //! use core::time::Duration;
 //! use lock_proto::redis::step::{Context, Lock, Ttl, Waiter};
 //! use lock_proto::redis::{Config, Key, LocksOutput, Reply, Request};
-//! use lock_proto::{ClientId, Event, Instant, LockId, NodeId, Release, Renew, Wait};
+//! use lock_proto::{ClientId, Event, Instant, LockId, Release, Renew, Wait};
 //!
 //! let start = Instant::from_millis(1_000);
 //! let config = Config::parse("redis://127.0.0.1:6379")?.fencing(false);
@@ -28,7 +28,7 @@
 //! let output = ctx.poll_output().unwrap();
 //! let LocksOutput::Send { call, request: Request::Take { .. } } = output else { panic!() };
 //! ctx.advance(start + Duration::from_millis(2));
-//! lock.reply(&mut ctx, NodeId::new(0), call.serial(), &Reply::Granted { fence: None });
+//! lock.reply(&mut ctx, call.serial(), &Reply::Granted { fence: None });
 //! let output = ctx.poll_output().unwrap();
 //! let LocksOutput::Event { event: Event::Granted(grant), .. } = output else { panic!() };
 //! // The lease counts from the time of the request, less the clock drift.
@@ -42,7 +42,7 @@
 //! lock.timeout(&mut ctx);
 //! let output = ctx.poll_output().unwrap();
 //! let LocksOutput::Send { call, request: Request::Extend { .. } } = output else { panic!() };
-//! lock.reply(&mut ctx, NodeId::new(0), call.serial(), &Reply::Extended);
+//! lock.reply(&mut ctx, call.serial(), &Reply::Extended);
 //! assert!(lock.valid_until(id, &ctx) > Some(grant.valid_until));
 //! while ctx.poll_output().is_some() {}
 //!
@@ -51,7 +51,7 @@
 //! let output = ctx.poll_output().unwrap();
 //! let LocksOutput::Send { call, request: Request::Release { .. } } = output else { panic!() };
 //! let deleted = Reply::Deleted { number: 1, awaited: false };
-//! lock.reply(&mut ctx, NodeId::new(0), call.serial(), &deleted);
+//! lock.reply(&mut ctx, call.serial(), &deleted);
 //! let event = Event::Released(Release::Released);
 //! assert_eq!(ctx.poll_output(), Some(LocksOutput::Event { lock: id, event }));
 //! assert!(lock.is_over());

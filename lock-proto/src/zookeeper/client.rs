@@ -136,7 +136,7 @@ impl Client {
             limits: Limits::default(),
             generation: number.wrapping_mul(GENERATIONS),
         };
-        let mut pipe = Pipe::new(pipe_config, mix(self.locks.ctx.seed, number));
+        let mut pipe = Pipe::new(pipe_config, mix(self.locks.ctx.env.seed, number));
         pipe.open(now);
         self.links.pipes.insert(session, pipe);
         self.links.active.insert(session);
@@ -151,7 +151,7 @@ impl Client {
                 LocksOutput::Send { call, request, .. } => {
                     if !self.links.input(request.session, |pipe| pipe.send(now, call, request.op)) {
                         // It has ended, or is opened after a pause.
-                        let ended = self.locks.ctx.is_lost(request.session);
+                        let ended = self.locks.ctx.env.is_lost(request.session);
                         let fault = if ended { Fault::NotNeeded } else { Fault::Transport };
                         self.locks.handle_reply(now, call, &Reply::NotSent(fault.into()));
                     }

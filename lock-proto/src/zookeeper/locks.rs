@@ -2,14 +2,14 @@
 
 use super::codec::WatcherEvent;
 use super::config::Config;
-use super::lock::{Context, Lock, ZooKeeper};
+use super::lock::ZooKeeper;
 #[cfg(doc)]
 use super::output::LocksOutput;
 use super::path::{Kind, Queue};
 use super::request::SessionReport;
 use crate::error::ConfigError;
 use crate::id::ClientId;
-use crate::lock::{self, SessionId, Shared};
+use crate::lock::{self, Context, SessionId, Shared};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -37,13 +37,13 @@ impl Locks {
     /// Handles a triggered watch.
     pub fn handle_event(&mut self, now: Instant, session: SessionId, event: &WatcherEvent) {
         self.handle_timeout(now);
-        for slot in self.ctx.shared.queries.slots() {
-            self.ctx.query_step(slot, |query, ctx| query.watched(ctx, &event.path, event.kind));
+        for slot in self.ctx.env.shared.queries.slots() {
+            self.ctx.env.query_step(slot, |query, env| query.watched(env, &event.path, event.kind));
         }
         let queue = event.path.rsplit_once('/').map_or("", |(queue, _)| queue);
-        for kind in [Kind::Lock(self.ctx.config.store.own.dialect), Kind::Latch] {
+        for kind in [Kind::Lock(self.ctx.env.config.store.own.dialect), Kind::Latch] {
             if let Some(slot) = self.locks.slot_of_key(&Queue { path: queue.into(), kind }) {
-                self.step(slot, |lock: &mut Lock, ctx| lock.watched(ctx, session, event));
+                self.input(slot, |queued, env| queued.watched(env, session, event));
             }
         }
         self.settle();
@@ -52,7 +52,7 @@ impl Locks {
     /// Handles what the connection of a session reports.
     pub fn handle_session(&mut self, now: Instant, session: SessionId, report: &SessionReport) {
         self.handle_timeout(now);
-        self.ctx.session_step(session, |session, ctx| session.reported(ctx, report));
+        self.ctx.env.session_step(session, |session, env| session.reported(env, report));
         self.settle();
     }
 }

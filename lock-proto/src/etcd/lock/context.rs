@@ -10,7 +10,7 @@ use crate::etcd::request::{LeaseId, Queue, Request};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{self, Loss, SessionId};
 
-pub(crate) type Context = lock::Context<Etcd>;
+pub(crate) type Env = lock::Env<Etcd>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Watcher {
@@ -25,7 +25,7 @@ pub struct Watches {
     pub(crate) watch: u64,
 }
 
-impl Context {
+impl Env {
     /// Sends a request about a key of this session, and returns the serial of its call.
     pub(crate) fn send(&mut self, session: SessionId, request: Request) -> u64 {
         let found = self.session(session);
@@ -83,13 +83,13 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    pub(crate) fn new(ctx: &mut Context, key: Bytes) -> Self {
-        Self { id: ctx.watch_key(key), open: None }
+    pub(crate) fn new(env: &mut Env, key: Bytes) -> Self {
+        Self { id: env.watch_key(key), open: None }
     }
 
     /// Watches another contender's key, of which only the deletion matters.
-    pub(crate) fn until_deleted(ctx: &mut Context, key: Bytes) -> Self {
-        Self { id: ctx.watch_deletion(key), open: None }
+    pub(crate) fn until_deleted(env: &mut Env, key: Bytes) -> Self {
+        Self { id: env.watch_deletion(key), open: None }
     }
 
     /// Returns true if a read at revision `known` may have missed a change before the watch opened.

@@ -3,10 +3,10 @@
 
 use bytes::Bytes;
 
-use super::{Context, Hold, Keys, Lock, Watched};
+use super::{Env, Etcd, EtcdCall, Hold, Keys, Watched};
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
-use crate::etcd::request::{Found, LeaseId, Queue, Refusal, Reply, Request};
+use crate::etcd::request::{Found, LeaseId, Queue, Refusal, Reply, Request, Seen};
 use crate::lock::{Keep, Loss, Write, Written};
 use crate::time::{Instant, soonest};
 
@@ -56,17 +56,17 @@ impl HoldWatch {
 }
 
 impl Keep<Keys> for HoldWatch {
-    fn work(lock: &mut Lock, ctx: &mut Context) {
-        let Some(hold) = &mut lock.hold else { return };
-        reattach(hold, ctx);
+    fn work(queued: &mut Etcd, env: &mut Env) {
+        let Some(hold) = &mut queued.hold else { return };
+        reattach(hold, env);
         if hold.watch.own.is_none()
-            && hold.watch_at <= ctx.now
-            && let Some(lease) = ctx.lease(hold.session)
+            && hold.watch_at <= env.now
+            && let Some(lease) = env.lease(hold.session)
         {
             // E9
-            hold.watch.own = Some(Watched::new(ctx, lock.key.key(lease)));
+            hold.watch.own = Some(Watched::new(env, queued.key.key(lease)));
         }
-        lock.recheck_key(ctx);
+        queued.recheck_key(env);
     }
 
     fn deadline(hold: &Hold) -> Option<Instant> {
@@ -74,63 +74,22 @@ impl Keep<Keys> for HoldWatch {
         soonest([open, hold.watch.reading.retry.deadline()])
     }
 
-    fn awaits(&self, serial: u64) -> bool {
-        self.reading.awaits(serial)
-    }
-
     /// Reads the result of a put that ended Unknown.
     // E7
-    fn write(queue: &Queue, ctx: &mut Context, hold: &Hold, value: Option<Bytes>) -> Option<u64> {
-        let (queue, lease, before) = (queue.clone(), ctx.lease(hold.session)?, hold.node.created);
-        let request = match value {
-            Some(value) => Request::Put { queue, lease, value, modified: hold.node.modified, before },
-            None => Request::look(queue, lease),
+    fn write(queued: &mut Etcd, env: &mut Env, value: Option<Bytes>) -> bool {
+        let Some(hold) = &queued.hold else { return false };
+        let Some(lease) = env.lease(hold.session) else { return false };
+        let (queue, Seen { created: before, modified }) = (queued.key.clone(), hold.node);
+        let (call, request) = match value {
+            Some(value) => (EtcdCall::Write, Request::Put { queue, lease, value, modified, before }),
+            None => (EtcdCall::Read, Request::look(queue, lease)),
         };
-        Some(ctx.send(hold.session, request))
+        queued.calls.put(env.send(hold.session, request), call);
+        true
     }
 
-    fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
-        let Some(hold) = &mut lock.hold else { return };
-        // A read for the watch and a write can be in flight at the same time.
-        let for_watch = hold.watch.reading.answered(serial);
-        if let Reply::Refused(Refusal::LeaseNotFound) = reply {
-            ctx.lost_lease(hold.session);
-            return;
-        }
-        let (revision, done, own) = match reply {
-            Reply::Done(Found::Queue { revision, done, own, .. }) => (*revision, *done, *own),
-            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                return lock.hold_unanswered(ctx, for_watch, reply);
-            }
-        };
-        let Some(own) = own.filter(|own| own.created == hold.node.created) else {
-            return lock.lose(ctx, Loss::Gone);
-        };
-        let reading = &mut hold.watch.reading;
-        reading.known = reading.known.max(revision);
-        if for_watch {
-            // Read again if the watch was reopened since.
-            reading.known = reading.known.max(reading.min_revision);
-            lock.key_seen(ctx, own.modified);
-            return lock.recheck_key(ctx);
-        }
-        let Some(write) = &hold.write else { return };
-        // If the revision was outdated, or a put ended Unknown, the one just read serves. A put
-        // that failed disproves the known one, which may be too high if the store was restored.
-        let known = if done || write.is_looking() { hold.node.modified } else { 0 };
-        hold.node.modified = own.modified.max(known);
-        let put = !write.is_looking() && done;
-        if put {
-            hold.watch.written = own.modified;
-        }
-        lock.write_answered(ctx, if put { Written::Done(revision) } else { Written::Read });
-        if let Some(hold) = &mut lock.hold {
-            reattach(hold, ctx);
-        }
-    }
-
-    fn owner(queue: &Queue, hold: &Hold, ctx: &Context) -> Option<OwnerKey> {
-        let lease = ctx.lease(hold.session)?;
+    fn owner(queue: &Queue, hold: &Hold, env: &Env) -> Option<OwnerKey> {
+        let lease = env.lease(hold.session)?;
         Some(OwnerKey {
             key: queue.key(lease),
             create_revision: hold.node.created,
@@ -141,50 +100,94 @@ impl Keep<Keys> for HoldWatch {
     }
 }
 
-impl Lock {
+impl Etcd {
     /// Rereads the key if the watch may have missed its deletion.
-    pub(super) fn recheck_key(&mut self, ctx: &mut Context) {
+    pub(super) fn recheck_key(&mut self, env: &mut Env) {
         let Some(hold) = &mut self.hold else { return };
         let missed = hold.watch.own.is_some_and(|own| own.is_ahead_of(hold.watch.reading.known));
         if !missed {
             return hold.watch.reading.retry.set_due(None);
         }
-        if !hold.watch.reading.retry.is_ready(ctx.now) {
+        if !hold.watch.reading.retry.is_ready(env.now) {
             return;
         }
-        let Some(lease) = ctx.lease(hold.session) else { return };
+        let Some(lease) = env.lease(hold.session) else { return };
         // The watch reports changes from this revision on.
         let opened = hold.watch.own.and_then(|own| own.open).unwrap_or(0);
         let request = Request::look(self.key.clone(), lease);
-        hold.watch.reading.sent(ctx.send(hold.session, request), opened);
+        self.calls.put(env.send(hold.session, request), EtcdCall::Check);
+        hold.watch.reading.sent(opened);
     }
 
-    pub(super) fn own_key_changed(&mut self, ctx: &mut Context, revision: i64, kv: &KeyValue, gone: bool) {
+    pub(super) fn own_key_changed(&mut self, env: &mut Env, revision: i64, kv: &KeyValue, gone: bool) {
         let Some(hold) = &self.hold else { return };
-        if ctx.lease(hold.session).is_none_or(|lease| self.key.key(lease) != kv.key) {
+        if env.lease(hold.session).is_none_or(|lease| self.key.key(lease) != kv.key) {
             // `etcd grpc-proxy` may report a change that belongs to another watch.
             return;
         }
         if gone && revision > hold.node.created {
-            return self.lose(ctx, Loss::Gone);
+            return self.lost(env, Loss::Gone);
         }
         if !gone {
-            self.key_seen(ctx, kv.mod_revision);
+            self.key_seen(env, kv.mod_revision);
         }
     }
 
-    fn key_seen(&mut self, ctx: &Context, modified: i64) {
+    /// Handles the reply to a write or read of the key. `for_watch`: the read is that of the watch,
+    /// which can be in flight at the same time.
+    pub(super) fn hold_answered(&mut self, env: &mut Env, for_watch: bool, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
-        hold.node.modified = hold.node.modified.max(modified);
-        reattach(hold, ctx);
+        if for_watch {
+            hold.watch.reading.retry.forget_call();
+        }
+        if let Reply::Refused(Refusal::LeaseNotFound) = reply {
+            env.lost_lease(hold.session);
+            return;
+        }
+        let (revision, done, own) = match reply {
+            Reply::Done(Found::Queue { revision, done, own, .. }) => (*revision, *done, *own),
+            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
+                return self.hold_unanswered(env, for_watch, reply);
+            }
+        };
+        let Some(own) = own.filter(|own| own.created == hold.node.created) else {
+            return self.lost(env, Loss::Gone);
+        };
+        let reading = &mut hold.watch.reading;
+        reading.known = reading.known.max(revision);
+        if for_watch {
+            // Read again if the watch was reopened since.
+            reading.known = reading.known.max(reading.min_revision);
+            self.key_seen(env, own.modified);
+            return self.recheck_key(env);
+        }
+        let Some(write) = &hold.write else { return };
+        // If the revision was outdated, or a put ended Unknown, the one just read serves. A put
+        // that failed disproves the known one, which may be too high if the store was restored.
+        let known = if done || write.is_looking() { hold.node.modified } else { 0 };
+        hold.node.modified = own.modified.max(known);
+        let put = !write.is_looking() && done;
+        if put {
+            hold.watch.written = own.modified;
+        }
+        self.write_answered(env, if put { Written::Done(revision) } else { Written::Read });
+        if let Some(hold) = &mut self.hold {
+            reattach(hold, env);
+        }
     }
 
-    fn hold_unanswered(&mut self, ctx: &mut Context, for_watch: bool, reply: &Reply) {
+    fn key_seen(&mut self, env: &Env, modified: i64) {
         let Some(hold) = &mut self.hold else { return };
-        self.store.answer = reply.answer();
+        hold.node.modified = hold.node.modified.max(modified);
+        reattach(hold, env);
+    }
+
+    fn hold_unanswered(&mut self, env: &mut Env, for_watch: bool, reply: &Reply) {
+        let Some(hold) = &mut self.hold else { return };
+        self.answer = reply.answer();
         let Some(write) = hold.write.as_ref().filter(|_| !for_watch) else {
             // A long pause: the server may be overloaded by many holders.
-            hold.watch.reading.retry.set_due(Some(ctx.now + ctx.pause(4)));
+            hold.watch.reading.retry.set_due(Some(env.now + env.pause(4)));
             return;
         };
         let written = match reply {
@@ -192,14 +195,14 @@ impl Lock {
             Reply::Unknown(_) if !write.is_looking() => Written::Unknown,
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => Written::Failed,
         };
-        self.write_answered(ctx, written);
+        self.write_answered(env, written);
     }
 }
 
 /// Attaches the key to its lease again if another client wrote it. While a write is pending, its
 /// reply shows whether that was this one.
-fn reattach(hold: &mut Hold, ctx: &Context) {
+fn reattach(hold: &mut Hold, env: &Env) {
     if hold.write.is_none() && hold.node.modified > hold.watch.written {
-        hold.write = Some(Write::new(ctx.now, hold.value.clone()).due(ctx.now + ctx.pause(0)));
+        hold.write = Some(Write::new(env.now, hold.value.clone()).due(env.now + env.pause(0)));
     }
 }

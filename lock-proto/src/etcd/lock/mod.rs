@@ -14,12 +14,15 @@ mod wait_deletes;
 mod watch_cache;
 
 use alloc::boxed::Box;
+use core::mem;
 use core::time::Duration;
 
-use cleanup::{Cleanup, CleanupCall};
+use bytes::Bytes;
+
+use cleanup::{Cleanup, CleanupCall, CleanupKind};
 use context::Watches;
-pub(crate) use context::{Context, Watched, Watcher};
-use enter::Enter;
+pub(crate) use context::{Env, Watched, Watcher};
+use enter::{Action, Enter};
 use hold::HoldWatch;
 use query::LeaderRead;
 use session::Lease;
@@ -42,7 +45,6 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// The etcd store.
 pub(crate) type Etcd = Queued<Keys>;
-pub(crate) type Lock = lock::Lock<Etcd>;
 type Contention = lock::Contention<Keys>;
 type Hold = lock::Hold<Keys>;
 
@@ -53,6 +55,26 @@ pub struct Keys {
     watch_cache: Option<Box<CachedWatches>>,
 }
 
+/// The purpose of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum EtcdCall {
+    /// Entry into the queue, with this value.
+    Enter {
+        session: SessionId,
+        action: Action,
+        value: Bytes,
+    },
+    /// The waiter reads the queue.
+    Look,
+    /// The holder writes its key,
+    Write,
+    /// or reads it first,
+    Read,
+    /// or reads it because its watch may have missed the deletion.
+    Check,
+    CleanUp(CleanupCall),
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Leftover {
     #[default]
@@ -60,7 +82,7 @@ pub enum Leftover {
     /// The key, last changed at this revision.
     Key(i64),
     /// A put in flight may change the key; its reply gives the revision to delete.
-    Write(u64),
+    Write,
 }
 
 impl QueueStore for Keys {
@@ -68,6 +90,7 @@ impl QueueStore for Keys {
     type Settings = Settings;
     type Request = Request;
     type Reply = Reply;
+    type Call = EtcdCall;
     type Output = WatchOutput;
     type Shared = Watches;
     type Session = Lease;
@@ -86,56 +109,88 @@ impl QueueStore for Keys {
     // E1
     const QUERIES_USE_SESSION: bool = false;
 
-    fn enter(lock: &mut Lock, ctx: &mut Context, session: SessionId) {
-        if ctx.session(session).is_some_and(|found| matches!(found.state, State::Opening | State::Checking)) {
-            lock.contention = Contention::Opening(session);
+    fn enter(queued: &mut Etcd, env: &mut Env, session: SessionId) {
+        if env.session(session).is_some_and(|found| matches!(found.state, State::Opening | State::Checking)) {
+            queued.contention = Contention::Opening(session);
         } else {
-            lock.enter(ctx, session);
+            queued.enter(env, session);
         }
     }
 
-    fn end(lock: &mut Lock, ctx: &mut Context, hold: &Hold, loss: Option<Loss>) -> Leftover {
+    fn leave(queued: &mut Etcd, env: &mut Env) {
+        match mem::take(&mut queued.contention) {
+            Contention::Idle | Contention::Opening(_) => {}
+            Contention::Entering(entry) => queued.leave_entry(env, entry.session),
+            Contention::Waiting(contender) => queued.leave_queue(env, contender),
+        }
+    }
+
+    fn answered(queued: &mut Etcd, env: &mut Env, call: EtcdCall, reply: &Reply) {
+        match call {
+            EtcdCall::Enter { session, action, value } => queued.enter_answered(env, session, action, value, reply),
+            EtcdCall::Look => queued.look_answered(env, reply),
+            EtcdCall::Write | EtcdCall::Read => queued.hold_answered(env, false, reply),
+            EtcdCall::Check => queued.hold_answered(env, true, reply),
+            EtcdCall::CleanUp(call) => queued.cleanup_answered(env, call, reply),
+        }
+    }
+
+    fn end(queued: &mut Etcd, env: &mut Env, hold: &Hold, loss: Option<Loss>) -> Leftover {
         if loss.is_none() {
-            lock.cache_own_watch(ctx, hold);
+            queued.cache_own_watch(env, hold);
         } else {
             if let Some(own) = hold.watch.own {
-                ctx.close_watch(own.id);
+                env.close_watch(own.id);
             }
-            lock.close_cached_watches(ctx);
+            queued.close_cached_watches(env);
         }
-        match (loss, hold.write.as_ref().and_then(lock::Write::in_flight)) {
-            (Some(Loss::Gone), _) => Leftover::Nothing,
-            (None, Some(serial)) => Leftover::Write(serial),
-            (_, _) => Leftover::Key(hold.node.modified),
+        let writes = loss.is_none() && hold.write.as_ref().is_some_and(lock::Write::is_in_flight);
+        queued.calls.forget(|call| match call {
+            EtcdCall::Write => !writes,
+            EtcdCall::Read | EtcdCall::Check => true,
+            EtcdCall::Enter { .. } | EtcdCall::Look | EtcdCall::CleanUp(_) => false,
+        });
+        match loss {
+            Some(Loss::Gone) => Leftover::Nothing,
+            None if writes => Leftover::Write,
+            Some(_) | None => Leftover::Key(hold.node.modified),
         }
     }
 
-    fn lost(lock: &mut Lock, ctx: &mut Context, remains: &Remains<Self>) {
+    fn lost(queued: &mut Etcd, env: &mut Env, remains: &Remains<Self>) {
         // The key is gone, but an earlier create may still be executed.
-        lock.resume_cleanup(ctx, remains.session);
+        queued.resume_cleanup(env, remains.session);
     }
 
     /// After a loss, attempts use a new lease, so none of them has used this key.
-    fn clean_up(lock: &mut Lock, ctx: &mut Context, remains: &Remains<Self>) {
+    fn clean_up(queued: &mut Etcd, env: &mut Env, remains: &Remains<Self>) {
         let session = remains.session;
+        let gone = env.is_gone(session);
         match remains.left {
-            _ if ctx.is_gone(session) => {}
-            Leftover::Nothing => {}
-            Leftover::Key(modified) => lock.schedule_key(ctx, session, modified),
-            Leftover::Write(serial) => lock.schedule_call(ctx, session, CleanupCall::put(serial)),
+            Leftover::Write => {
+                if let Some((serial, _)) = queued.calls.take(|call| *call == EtcdCall::Write).filter(|_| !gone) {
+                    queued.schedule_call(env, session, serial, CleanupKind::Put);
+                }
+            }
+            Leftover::Key(modified) if !gone => queued.schedule_key(env, session, modified),
+            Leftover::Key(_) | Leftover::Nothing => {}
         }
     }
 
-    fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.expire_cached_watches(ctx);
+    fn timeout(queued: &mut Etcd, env: &mut Env) {
+        queued.expire_cached_watches(env);
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         self.watch_cache.as_ref().map(|cached| (cached.until, "cached watches"))
     }
 
-    fn shutdown(lock: &mut Lock, ctx: &mut Context) {
-        lock.close_cached_watches(ctx);
+    fn shutdown(queued: &mut Etcd, env: &mut Env) {
+        queued.close_cached_watches(env);
+    }
+
+    fn cleanups(queued: &Etcd) -> impl Iterator<Item = &Cleanup> {
+        queued.cleanups.iter()
     }
 
     fn check_ttl(config: &Config, ttl: Duration) -> Result<Duration, Invalid> {
@@ -151,8 +206,8 @@ impl QueueStore for Keys {
     }
 
     /// Any reply shows that the cluster has a quorum and accepts the login.
-    fn ping(ctx: &mut Context) -> Request {
-        Request::First { queue: Queue::new(&ctx.config.prefix, b"lock-proto:ping") }
+    fn ping(env: &mut Env) -> Request {
+        Request::First { queue: Queue::new(&env.config.prefix, b"lock-proto:ping") }
     }
 
     /// A user without access to the key that was read is logged in all the same.
@@ -171,74 +226,74 @@ impl QueueStore for Keys {
     }
 }
 
-impl Lock {
+impl Etcd {
     /// Handles an opened watch. It reports everything after `revision`.
-    pub(crate) fn watching(&mut self, ctx: &mut Context, watch: WatchId, revision: i64) {
+    pub(crate) fn watching(&mut self, env: &mut Env, watch: WatchId, revision: i64) {
         if let Some(watched) = self.watched(watch) {
             watched.open = Some(revision);
         }
-        if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.watches(watch)) {
-            return self.read_cleanup(ctx, place);
+        if let Some(session) = self.cleanup_that_watches(watch) {
+            return self.read_cleanup(env, session);
         }
         if let Some(hold) = &mut self.hold
             && hold.watch.own.is_some_and(|own| own.id == watch)
         {
             hold.watch.reading.opened_at(revision);
         }
-        self.recheck_key(ctx);
+        self.recheck_key(env);
         if let Contention::Waiting(contender) = &mut self.contention {
-            contender.opened(ctx.now, watch, revision);
-            self.look(ctx);
+            contender.opened(env.now, watch, revision);
+            self.look(env);
         }
     }
 
-    pub(crate) fn changed(&mut self, ctx: &mut Context, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) {
-        if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.watches(watch)) {
-            return self.cleanup_changed(ctx, place, kv, gone);
+    pub(crate) fn changed(&mut self, env: &mut Env, watch: WatchId, revision: i64, kv: &KeyValue, gone: bool) {
+        if let Some(session) = self.cleanup_that_watches(watch) {
+            return self.cleanup_changed(env, session, kv, gone);
         }
-        if let Some(cached) = self.store.own.watch_cache.as_mut().filter(|cached| cached.is(watch)) {
+        if let Some(cached) = self.own.watch_cache.as_mut().filter(|cached| cached.is(watch)) {
             return cached.record(watch, revision, gone);
         }
         if self.hold.as_ref().is_some_and(|hold| hold.watch.own.is_some_and(|own| own.id == watch)) {
-            return self.own_key_changed(ctx, revision, kv, gone);
+            return self.own_key_changed(env, revision, kv, gone);
         }
         if let Contention::Waiting(contender) = &mut self.contention
-            && contender.changed(ctx.now, watch, revision, kv, gone)
+            && contender.changed(env.now, watch, revision, kv, gone)
         {
-            self.look(ctx);
+            self.look(env);
         }
     }
 
-    pub(crate) fn unsubscribed(&mut self, ctx: &mut Context, watch: WatchId) {
-        if self.store.own.watch_cache.as_ref().is_some_and(|cached| cached.is(watch)) {
-            return self.close_cached_watches(ctx);
+    pub(crate) fn unsubscribed(&mut self, env: &mut Env, watch: WatchId) {
+        if self.own.watch_cache.as_ref().is_some_and(|cached| cached.is(watch)) {
+            return self.close_cached_watches(env);
         }
         if let Contention::Waiting(contender) = &mut self.contention
             && contender.is_earlier(watch)
         {
             // This watch is an optimization only.
-            return contender.close_earlier(ctx);
+            return contender.close_earlier(env);
         }
         if let Some(watched) = self.watched(watch) {
             watched.open = None;
         }
         if let Contention::Waiting(contender) = &mut self.contention {
-            contender.poll_later(ctx.now);
+            contender.poll_later(env.now);
         }
     }
 
     /// The server may have refused a watch for a passing reason, such as a rejected login.
     // E9
-    pub(crate) fn watch_refused(&mut self, ctx: &mut Context, watch: WatchId) {
-        self.unsubscribed(ctx, watch);
-        ctx.shared.own.watchers.remove(&watch);
-        if let Some(cleanup) = self.store.cleanups.iter_mut().find(|cleanup| cleanup.watches(watch)) {
-            cleanup.watch_refused(ctx);
+    pub(crate) fn watch_refused(&mut self, env: &mut Env, watch: WatchId) {
+        self.unsubscribed(env, watch);
+        env.shared.own.watchers.remove(&watch);
+        if let Some(cleanup) = self.cleanups.iter_mut().find(|cleanup| cleanup.watches(watch)) {
+            cleanup.watch_refused(env);
         }
         if let Some(hold) = &mut self.hold
             && hold.watch.own.is_some_and(|own| own.id == watch)
         {
-            (hold.watch.own, hold.watch_at) = (None, ctx.recheck_at());
+            (hold.watch.own, hold.watch_at) = (None, env.recheck_at());
         }
     }
 
@@ -250,7 +305,7 @@ impl Lock {
         }
     }
 
-    fn fail_foreign_key(&mut self, ctx: &mut Context, key: &[u8]) {
-        self.fail_foreign(ctx, &format_args!("the key \"{}\"", key.escape_ascii()));
+    fn fail_foreign_key(&mut self, env: &mut Env, key: &[u8]) {
+        self.fail_foreign(env, &format_args!("the key \"{}\"", key.escape_ascii()));
     }
 }

@@ -1,7 +1,7 @@
 //! A query for the leader of an election, or an observation of it.
 // E10
 
-use super::{Context, Keys, POLL, Watched};
+use super::{Env, Keys, POLL, Watched};
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Reply, Request};
 use crate::id::{CallOwner, NodeId};
@@ -15,32 +15,34 @@ pub(crate) type Query = lock::Query<Keys>;
 pub struct LeaderRead {
     watch: Option<Watched>,
     reading: Reading,
+    call: Option<u64>,
     /// When an observer rereads without a report: the server may have lost an event.
     recheck: Option<Instant>,
 }
 
 impl Default for LeaderRead {
     fn default() -> Self {
-        Self { watch: None, reading: Reading::new(0, 1), recheck: None }
+        Self { watch: None, reading: Reading::new(0, 1), call: None, recheck: None }
     }
 }
 
 impl QueryStore<Keys> for LeaderRead {
     /// An observer watches all keys of the queue before it reads, and again if that was refused.
-    fn read(query: &mut Query, ctx: &mut Context) {
+    fn read(query: &mut Query, env: &mut Env) {
         let Self { watch, reading, .. } = &query.own;
         let polled = reading.retry.due().is_some() && watch.is_some();
-        let ready = reading.retry.is_ready(ctx.now) && (reading.is_behind() || polled);
-        if reading.retry.is_in_flight() || !(ready || query.recheck().is_some_and(|at| at <= ctx.now)) {
+        let ready = reading.retry.is_ready(env.now) && (reading.is_behind() || polled);
+        if reading.retry.is_in_flight() || !(ready || query.recheck().is_some_and(|at| at <= env.now)) {
             return;
         }
-        if query.observes() && !watch.is_some_and(|watch| ctx.has_watch(watch.id)) {
-            query.own.watch = Some(Watched { id: ctx.watch_queue(query.id.slot, &query.queue), open: None });
+        if query.observes() && !watch.is_some_and(|watch| env.has_watch(watch.id)) {
+            query.own.watch = Some(Watched { id: env.watch_queue(query.id.slot, &query.queue), open: None });
         }
-        query.own.recheck = query.own.watch.map(|_| ctx.recheck_of(query.id.slot));
+        query.own.recheck = query.own.watch.map(|_| env.recheck_of(query.id.slot));
         let request = Request::First { queue: query.queue.clone() };
-        let serial = ctx.call(CallOwner::Query(query.id.slot), NodeId(0), request, ctx.config.request_timeout);
-        query.own.reading.sent(serial, query.own.reading.reported);
+        let serial = env.call(CallOwner::Query(query.id.slot), NodeId(0), request, env.config.request_timeout);
+        query.own.reading.sent(query.own.reading.reported);
+        query.own.call = Some(serial);
     }
 
     fn read_at(query: &Query) -> Option<Instant> {
@@ -49,11 +51,12 @@ impl QueryStore<Keys> for LeaderRead {
         soonest([retry.deadline(), recheck])
     }
 
-    fn answered(query: &mut Query, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
-        let reading = &mut query.own.reading;
-        if !reading.answered(serial) {
+    fn answered(query: &mut Query, env: &mut Env, serial: u64, reply: &Reply) -> bool {
+        if query.own.call.take_if(|call| *call == serial).is_none() {
             return false;
         }
+        let reading = &mut query.own.reading;
+        reading.retry.forget_call();
         match reply {
             Reply::Done(Found::Queue { revision, older, .. }) => {
                 // Later changes may be newer than the reply, but earlier ones are included. A reply
@@ -71,28 +74,28 @@ impl QueryStore<Keys> for LeaderRead {
                         mod_revision: kv.mod_revision,
                     }),
                 };
-                query.emit(ctx, event);
+                query.emit(env, event);
                 if query.own.watch.is_some_and(|watch| watch.open.is_none()) {
-                    query.own.reading.retry.set_due(Some(ctx.now + POLL));
+                    query.own.reading.retry.set_due(Some(env.now + POLL));
                 }
                 if query.own.reading.is_behind() {
                     query.own.reading.retry.set_due(None);
-                    query.read(ctx);
+                    query.read(env);
                 }
                 !query.observes()
             }
-            Reply::Refused(_) if reply.is_refusal() => query.refused(ctx, reply.answer()),
+            Reply::Refused(_) if reply.is_refusal() => query.refused(env, reply.answer()),
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                ctx.back_off(&mut reading.retry);
-                query.disconnected(ctx, reply.answer());
+                env.back_off(&mut reading.retry);
+                query.disconnected(env, reply.answer());
                 false
             }
         }
     }
 
-    fn close(query: &Query, ctx: &mut Context) {
+    fn close(query: &Query, env: &mut Env) {
         if let Some(watch) = query.own.watch {
-            ctx.close_watch(watch.id);
+            env.close_watch(watch.id);
         }
     }
 }
@@ -103,7 +106,7 @@ impl Query {
         self.own.recheck.filter(|_| self.own.reading.retry.tries() == 0)
     }
 
-    pub(crate) fn watching(&mut self, ctx: &mut Context, revision: i64) {
+    pub(crate) fn watching(&mut self, env: &mut Env, revision: i64) {
         if let Some(watch) = &mut self.own.watch {
             watch.open = Some(revision);
         }
@@ -118,31 +121,31 @@ impl Query {
             reading.known = 0;
         }
         (reading.reported, reading.min_revision) = (revision, reading.min_revision.min(revision));
-        self.read(ctx);
+        self.read(env);
     }
 
-    pub(crate) fn changed(&mut self, ctx: &mut Context, revision: i64) {
+    pub(crate) fn changed(&mut self, env: &mut Env, revision: i64) {
         self.own.reading.report(revision);
-        self.read(ctx);
+        self.read(env);
     }
 
-    pub(crate) fn watch_refused(&mut self, ctx: &mut Context) {
+    pub(crate) fn watch_refused(&mut self, env: &mut Env) {
         if let Some(watch) = self.own.watch {
-            ctx.shared.own.watchers.remove(&watch.id);
+            env.shared.own.watchers.remove(&watch.id);
         }
         // The server can be reached. If it also refuses reads, the next one shows it.
-        self.poll_without_watch(ctx);
+        self.poll_without_watch(env);
     }
 
-    pub(crate) fn unsubscribed(&mut self, ctx: &mut Context) {
-        self.poll_without_watch(ctx);
-        self.emit(ctx, ElectionEvent::Disconnected);
+    pub(crate) fn unsubscribed(&mut self, env: &mut Env) {
+        self.poll_without_watch(env);
+        self.emit(env, ElectionEvent::Disconnected);
     }
 
-    fn poll_without_watch(&mut self, ctx: &Context) {
+    fn poll_without_watch(&mut self, env: &Env) {
         if let Some(watch) = &mut self.own.watch {
             watch.open = None;
         }
-        self.own.reading.poll_at(ctx.now + POLL);
+        self.own.reading.poll_at(env.now + POLL);
     }
 }

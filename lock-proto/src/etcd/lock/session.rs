@@ -4,10 +4,12 @@
 use alloc::format;
 use core::time::Duration;
 
-use super::{Context, Keys};
+use super::{Env, Keys};
 use crate::etcd::config::Config;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
-use crate::lock::{self, Answer, End, Loss, SessionCall, SessionEvent, SessionStore, State, refusal, renew_at};
+use crate::lock::{
+    self, Answer, End, Loss, SessionCall, SessionEvent, SessionPurpose, SessionStore, State, refusal, renew_at,
+};
 use crate::time::Instant;
 
 /// The least number of attempts to revoke a lease before it is left to expire.
@@ -21,15 +23,6 @@ pub struct Lease {
     pub(crate) id: LeaseId,
     /// An earlier grant may have been executed.
     may_exist: bool,
-    /// The kind of the last call.
-    kind: CallKind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum CallKind {
-    Grant,
-    KeepAlive,
-    Revoke,
 }
 
 impl Session {
@@ -48,42 +41,41 @@ impl Session {
     }
 
     fn is_granting(&self) -> bool {
-        self.retry.is_in_flight() && self.own.kind == CallKind::Grant
+        self.retry.call().is_some_and(|call| call.purpose == SessionPurpose::Open)
     }
 
-    fn work(&mut self, ctx: &mut Context) {
-        if !self.retry.is_due(ctx.now) {
+    fn work(&mut self, env: &mut Env) {
+        if !self.retry.is_due(env.now) {
             return;
         }
         let lease = self.own.id;
-        let (kind, request) = match self.state {
-            State::Opening => (CallKind::Grant, Request::Grant { lease, ttl: self.requested.as_secs() as i64 }),
-            State::Checking | State::Alive => (CallKind::KeepAlive, Request::KeepAlive { lease, ttl: self.granted }),
-            State::Ending => (CallKind::Revoke, Request::Revoke { lease }),
+        let (purpose, request) = match self.state {
+            State::Opening => (SessionPurpose::Open, Request::Grant { lease, ttl: self.requested.as_secs() as i64 }),
+            State::Checking | State::Alive => (SessionPurpose::Renew, Request::KeepAlive { lease, ttl: self.granted }),
+            State::Ending => (SessionPurpose::End, Request::Revoke { lease }),
             State::Lost(_) | State::Over(_) => return,
         };
-        let serial = ctx.send_for(self.id, request, self.request_timeout(&ctx.config));
-        self.retry.sent(SessionCall { serial, emitted: ctx.now });
-        self.own.kind = kind;
+        let serial = env.send_for(self.id, request, self.request_timeout(&env.config));
+        self.retry.sent(SessionCall { serial, purpose, emitted: env.now });
     }
 
     /// Schedules the next request, and sends it if it is due.
-    fn work_at(&mut self, ctx: &mut Context, due: Instant) {
+    fn work_at(&mut self, env: &mut Env, due: Instant) {
         self.retry.set_due(Some(due));
-        self.work(ctx);
+        self.work(env);
     }
 
     /// Retries once immediately, then backs off.
-    fn retry_once(&mut self, ctx: &mut Context) {
+    fn retry_once(&mut self, env: &mut Env) {
         if self.retry.tries() > 0 {
-            return ctx.back_off(&mut self.retry);
+            return env.back_off(&mut self.retry);
         }
-        self.retry.failed(ctx.now);
-        self.work(ctx);
+        self.retry.failed(env.now);
+        self.work(env);
     }
 
-    fn back_off_within(&mut self, ctx: &Context, limit: Duration) {
-        self.retry.failed(ctx.now + ctx.pause(self.retry.tries()).min(limit));
+    fn back_off_within(&mut self, env: &Env, limit: Duration) {
+        self.retry.failed(env.now + env.pause(self.retry.tries()).min(limit));
     }
 
     /// Returns true if the lease has ended by itself, or has no keys because it was never
@@ -92,122 +84,122 @@ impl Session {
         self.retry.tries() >= MIN_REVOKES && self.until + self.granted <= now
     }
 
-    fn grant_answered(&mut self, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
+    fn grant_answered(&mut self, env: &mut Env, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
         match reply {
-            Reply::Done(Found::Lease { ttl }) => Some(self.begin(ctx, call.emitted, *ttl)),
+            Reply::Done(Found::Lease { ttl }) => Some(self.begin(env, call.emitted, *ttl)),
             Reply::Done(_) => {
-                ctx.back_off(&mut self.retry);
+                env.back_off(&mut self.retry);
                 None
             }
             Reply::Refused(Refusal::LeaseExists) if self.own.may_exist => {
                 self.state = State::Checking;
-                self.work_at(ctx, ctx.now);
+                self.work_at(env, env.now);
                 None
             }
             Reply::Refused(Refusal::LeaseExists) => {
-                self.own.id = ctx.fresh_lease();
-                self.retry_once(ctx);
+                self.own.id = env.fresh_lease();
+                self.retry_once(env);
                 None
             }
-            Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => Some(self.open_failed(ctx, reply)),
+            Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => Some(self.open_failed(env, reply)),
         }
     }
 
-    fn keep_alive_answered(&mut self, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
+    fn keep_alive_answered(&mut self, env: &mut Env, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
         match reply {
             Reply::Done(Found::Lease { ttl }) if *ttl > 0 => {
                 if self.state == State::Checking {
-                    return Some(self.begin(ctx, call.emitted, *ttl));
+                    return Some(self.begin(env, call.emitted, *ttl));
                 }
-                self.record_alive(ctx, call.emitted, *ttl);
+                self.record_alive(env, call.emitted, *ttl);
                 Some(SessionEvent::Renewed(call.emitted))
             }
             // The lease expired before it could be used.
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) if self.state == State::Checking => {
                 self.state = State::Opening;
-                self.retry_once(ctx);
+                self.retry_once(env);
                 None
             }
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.lose(Loss::Gone),
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) if self.state == State::Checking => {
-                Some(self.open_failed(ctx, reply))
+                Some(self.open_failed(env, reply))
             }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                self.keep_alive_again(ctx, call.emitted);
+                self.keep_alive_again(env, call.emitted);
                 Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
             }
         }
     }
 
     /// Repeats a keep-alive that failed, soon if a lock waits for it.
-    fn keep_alive_again(&mut self, ctx: &mut Context, emitted: Instant) {
+    fn keep_alive_again(&mut self, env: &mut Env, emitted: Instant) {
         let wait = self.granted / 12;
         match self.renew_from {
-            None => self.retry.set_due(Some(ctx.now + wait)),
+            None => self.retry.set_due(Some(env.now + wait)),
             // An extension requested since then still needs its own keep-alive.
-            Some(at) if emitted < at => self.work_at(ctx, ctx.now),
-            Some(_) => self.back_off_within(ctx, wait),
+            Some(at) if emitted < at => self.work_at(env, env.now),
+            Some(_) => self.back_off_within(env, wait),
         }
     }
 
     /// Uses a lease that exists, unless its TTL is too short. etcd grants at least what was
     /// requested.
-    fn begin(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) -> SessionEvent {
-        if let Err(invalid) = ctx.config.lease_ttl(Duration::from_secs(ttl.unsigned_abs())) {
+    fn begin(&mut self, env: &mut Env, emitted: Instant, ttl: i64) -> SessionEvent {
+        if let Err(invalid) = env.config.lease_ttl(Duration::from_secs(ttl.unsigned_abs())) {
             self.own.may_exist = true;
             let error = refusal(&format!("the lease that it grants is too short: {invalid}"));
-            return self.refuse(ctx, Answer::Rejected(error));
+            return self.refuse(env, Answer::Rejected(error));
         }
-        self.record_alive(ctx, emitted, ttl);
+        self.record_alive(env, emitted, ttl);
         SessionEvent::Alive
     }
 
     /// The lease was not granted, or could not be checked.
-    fn open_failed(&mut self, ctx: &mut Context, reply: &Reply) -> SessionEvent {
+    fn open_failed(&mut self, env: &mut Env, reply: &Reply) -> SessionEvent {
         let answer = reply.answer();
         if reply.is_refusal() {
-            return self.refuse(ctx, answer);
+            return self.refuse(env, answer);
         }
         self.own.may_exist |= matches!(reply, Reply::Unknown(_));
         // The channel connects only for a request: a longer pause would delay the next attempt.
-        self.back_off_within(ctx, ctx.config.reconnect.max);
+        self.back_off_within(env, env.config.reconnect.max);
         SessionEvent::Down(answer)
     }
 
-    fn refuse(&mut self, ctx: &mut Context, answer: Answer) -> SessionEvent {
+    fn refuse(&mut self, env: &mut Env, answer: Answer) -> SessionEvent {
         self.state = State::Lost(if self.own.may_exist { Loss::Expired } else { Loss::Gone });
         if self.users.is_empty() {
-            self.revoke(ctx);
+            self.revoke(env);
         }
         SessionEvent::Refused(answer)
     }
 
     /// Records that the lease is alive for `ttl` seconds from `emitted`, and schedules its renewal.
     // T1
-    fn record_alive(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) {
+    fn record_alive(&mut self, env: &mut Env, emitted: Instant, ttl: i64) {
         // `work` sends what this state requires.
         self.state = State::Alive;
         self.granted = Duration::from_secs(ttl.unsigned_abs());
-        let validity = ctx.config.drift.validity(self.granted);
+        let validity = env.config.drift.validity(self.granted);
         self.prolong(emitted, validity);
         let due = if self.renew_from.is_some() {
-            Some(ctx.now)
+            Some(env.now)
         } else if self.renewing {
             // etcd's gRPC proxy replies when it renews the lease itself, every third of the TTL: a
             // keep-alive should arrive shortly before. A slow server has half of the validity.
-            let late = (ctx.now + self.granted / 4).min(emitted + validity / 2);
-            Some(renew_at(ctx.seed ^ self.own.id.get().unsigned_abs(), emitted, self.granted).max(late))
+            let late = (env.now + self.granted / 4).min(emitted + validity / 2);
+            Some(renew_at(env.seed ^ self.own.id.get().unsigned_abs(), emitted, self.granted).max(late))
         } else {
             None
         };
         self.retry.set_due(due);
-        self.work(ctx);
+        self.work(env);
     }
 }
 
 impl SessionStore<Keys> for Lease {
-    fn new(ctx: &mut Context) -> Self {
-        Self { id: ctx.fresh_lease(), may_exist: false, kind: CallKind::Grant }
+    fn new(env: &mut Env) -> Self {
+        Self { id: env.fresh_lease(), may_exist: false }
     }
 
     fn deadline(session: &Session) -> Option<(Instant, &'static str)> {
@@ -219,53 +211,53 @@ impl SessionStore<Keys> for Lease {
         [expiry, due].into_iter().flatten().min()
     }
 
-    fn timeout(session: &mut Session, ctx: &mut Context) -> Option<SessionEvent> {
-        if session.is_unused() || (session.is_alive() && session.until <= ctx.now) {
+    fn timeout(session: &mut Session, env: &mut Env) -> Option<SessionEvent> {
+        if session.is_unused() || (session.is_alive() && session.until <= env.now) {
             let event = session.lose(Loss::Expired);
             if session.users.is_empty() {
-                session.revoke(ctx);
+                session.revoke(env);
             }
             return event;
         }
-        session.work(ctx);
+        session.work(env);
         None
     }
 
-    fn renew(session: &mut Session, ctx: &mut Context) {
-        session.work_at(ctx, ctx.now);
+    fn renew(session: &mut Session, env: &mut Env) {
+        session.work_at(env, env.now);
     }
 
     /// Handles a reply. Replies to obsolete calls return `None`.
-    fn answered(session: &mut Session, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
-        match (session.own.kind, session.state) {
-            (CallKind::Grant, State::Opening) => session.grant_answered(ctx, call, reply),
-            (CallKind::Grant, State::Ending) => {
+    fn answered(session: &mut Session, env: &mut Env, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
+        match (call.purpose, session.state) {
+            (SessionPurpose::Open, State::Opening) => session.grant_answered(env, call, reply),
+            (SessionPurpose::Open, State::Ending) => {
                 // A lease that exists already is not ours.
                 let landed = !matches!(reply, Reply::NotSent(_) | Reply::Refused(_));
                 if landed || session.own.may_exist {
-                    session.work_at(ctx, ctx.now);
+                    session.work_at(env, env.now);
                 } else {
                     session.state = State::Over(End::Confirmed);
                 }
                 None
             }
-            (CallKind::KeepAlive, State::Alive | State::Checking) => session.keep_alive_answered(ctx, call, reply),
-            (CallKind::Revoke, State::Ending) => {
+            (SessionPurpose::Renew, State::Alive | State::Checking) => session.keep_alive_answered(env, call, reply),
+            (SessionPurpose::End, State::Ending) => {
                 match reply {
                     Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => {
                         session.state = State::Over(End::Confirmed);
                     }
                     // If the server refuses for good, the lease expires by itself.
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_)
-                        if reply.is_refusal() || session.may_give_up(ctx.now) =>
+                        if reply.is_refusal() || session.may_give_up(env.now) =>
                     {
                         session.state = State::Over(End::Unconfirmed);
                     }
-                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => ctx.back_off(&mut session.retry),
+                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => env.back_off(&mut session.retry),
                 }
                 None
             }
-            (CallKind::Grant | CallKind::KeepAlive | CallKind::Revoke, _) => None,
+            (SessionPurpose::Open | SessionPurpose::Renew | SessionPurpose::End, _) => None,
         }
     }
 
@@ -273,12 +265,12 @@ impl SessionStore<Keys> for Lease {
         session.is_granting() || session.own.may_exist
     }
 
-    fn end(session: &mut Session, ctx: &mut Context) {
+    fn end(session: &mut Session, env: &mut Env) {
         // Wait for the reply to a grant in flight: it could be executed after the revoke.
         if !session.is_granting() {
             session.retry.forget_call();
         }
         session.retry.succeeded();
-        session.work_at(ctx, ctx.now);
+        session.work_at(env, env.now);
     }
 }

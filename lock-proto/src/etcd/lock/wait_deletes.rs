@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use super::hold::HoldWatch;
 use super::watch_cache::{CachedWatches, Earlier};
-use super::{Contention, Context, Keys, Lock, POLL, Watched};
+use super::{Contention, Env, Etcd, EtcdCall, Keys, POLL, Watched};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
@@ -78,9 +78,9 @@ impl Contender {
         self.earlier.as_ref().is_some_and(|earlier| earlier.watch.id == watch)
     }
 
-    pub(super) fn close_earlier(&mut self, ctx: &mut Context) {
+    pub(super) fn close_earlier(&mut self, env: &mut Env) {
         if let Some(earlier) = self.earlier.take() {
-            ctx.close_watch(earlier.watch.id);
+            env.close_watch(earlier.watch.id);
         }
     }
 
@@ -150,45 +150,47 @@ impl Contender {
     }
 
     /// Requests refused watches again, in the order that [`opened`](Self::opened) needs.
-    fn reopen_refused(&mut self, ctx: &mut Context, own: Bytes) {
-        if self.older_watch.is_some_and(|older| !ctx.has_watch(older.id)) {
-            self.older_watch = Some(Watched::until_deleted(ctx, self.ahead.next.key.clone()));
+    fn reopen_refused(&mut self, env: &mut Env, own: Bytes) {
+        if self.older_watch.is_some_and(|older| !env.has_watch(older.id)) {
+            self.older_watch = Some(Watched::until_deleted(env, self.ahead.next.key.clone()));
         }
-        if !ctx.has_watch(self.own_watch.id) {
-            self.own_watch = Watched::new(ctx, own);
+        if !env.has_watch(self.own_watch.id) {
+            self.own_watch = Watched::new(env, own);
         }
     }
 
-    pub(super) fn close_older(&mut self, ctx: &mut Context) {
+    fn close(&mut self, env: &mut Env) {
+        env.close_watch(self.own_watch.id);
+        self.close_older(env);
+        self.close_earlier(env);
+    }
+
+    pub(super) fn close_older(&mut self, env: &mut Env) {
         self.delayed_since = None;
         self.live = false;
         if let Some(older) = self.older_watch.take() {
-            ctx.close_watch(older.id);
+            env.close_watch(older.id);
         }
     }
 
     /// Ends the wait, and caches its watches if the one on the predecessor is known to be live.
-    pub(super) fn cache_watches(&mut self, ctx: &mut Context, long: bool) -> Option<Box<CachedWatches>> {
+    pub(super) fn cache_watches(&mut self, env: &mut Env, long: bool) -> Option<Box<CachedWatches>> {
         let watch = self.older_watch.filter(|older| self.live && older.open.is_some());
         let Some(watch) = watch else {
-            self.close_older(ctx);
-            self.close_earlier(ctx);
+            self.close_older(env);
+            self.close_earlier(env);
             return None;
         };
         let older = mem::take(&mut self.ahead.next.key);
         let earlier = self.earlier.take().map(|earlier| Box::new(Earlier { read_at: None, ..*earlier }));
         let long = long || earlier.is_some();
-        Some(Box::new(CachedWatches::new(ctx.now, self.session, older, watch, earlier, long)))
+        Some(Box::new(CachedWatches::new(env.now, self.session, older, watch, earlier, long)))
     }
 }
 
 impl Progress<Keys> for Contender {
     fn session(&self) -> SessionId {
         self.session
-    }
-
-    fn awaits(&self, serial: u64) -> bool {
-        self.reading.awaits(serial)
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -202,47 +204,41 @@ impl Progress<Keys> for Contender {
         Some(retry.due().map_or(next, |at| if retry.tries() > 0 { at } else { at.min(next) }))
     }
 
-    fn answered(lock: &mut Lock, ctx: &mut Context, _: u64, reply: &Reply) {
-        lock.look_answered(ctx, reply);
-    }
-
-    fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.look(ctx);
-    }
-
-    fn close(&mut self, ctx: &mut Context) {
-        ctx.close_watch(self.own_watch.id);
-        self.close_older(ctx);
-        self.close_earlier(ctx);
-    }
-
-    fn abandon(mut self, lock: &mut Lock, ctx: &mut Context) {
-        self.close(ctx);
-        lock.schedule_key(ctx, self.session, self.own.modified);
+    fn timeout(queued: &mut Etcd, env: &mut Env) {
+        queued.look(env);
     }
 }
 
-impl Lock {
+impl Etcd {
+    /// Nobody waits any more, or the session is lost.
+    pub(super) fn leave_queue(&mut self, env: &mut Env, mut contender: Contender) {
+        self.calls.forget(|call| *call == EtcdCall::Look);
+        contender.close(env);
+        if !env.is_lost(contender.session) {
+            self.schedule_key(env, contender.session, contender.own.modified);
+        }
+    }
+
     /// Joins the queue behind `ahead`: watches the predecessor's key and the client's own.
     // E4
     pub(super) fn join(
         &mut self,
-        ctx: &mut Context,
+        env: &mut Env,
         session: SessionId,
         own: Seen,
         revision: i64,
         value: Bytes,
         ahead: Ahead,
     ) {
-        let Some(lease) = ctx.lease(session) else { return };
-        self.store.answer = Answer::Taken(Expiry::Unknown);
-        if self.waiters.head_tries_once() {
-            self.schedule_key(ctx, session, own.modified);
+        let Some(lease) = env.lease(session) else { return };
+        self.answer = Answer::Taken(Expiry::Unknown);
+        if self.tries_once() {
+            self.schedule_key(env, session, own.modified);
             self.contention = Contention::Idle;
-            self.end_try(ctx);
+            self.end_try(env);
             return;
         }
-        let watching = self.watch_queue(ctx, session, self.key.key(lease), &ahead.next.key);
+        let watching = self.watch_queue(env, session, self.key.key(lease), &ahead.next.key);
         let mut contender = Contender {
             session,
             own,
@@ -254,65 +250,66 @@ impl Lock {
             earlier: watching.earlier,
             live: watching.live,
             delayed_since: None,
-            recheck: ctx.recheck_at(),
+            recheck: env.recheck_at(),
         };
-        contender.poll_without_watch(ctx.now);
+        contender.poll_without_watch(env.now);
         self.contention = Contention::Waiting(contender);
-        self.notify_blocked(ctx, Blocked::Held);
-        self.look(ctx);
+        env.blocked(Blocked::Held);
+        self.look(env);
     }
 
     /// Watches a key further ahead in a long queue. Its deletion leaves time to read the
     /// predecessors, so that a hand-over costs only two or three reads of single keys.
-    pub(super) fn watch_earlier(&mut self, ctx: &mut Context, rest: &[Older]) {
+    pub(super) fn watch_earlier(&mut self, env: &mut Env, rest: &[Older]) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(older) = rest.get(EARLIER).filter(|_| contender.ahead.rest.is_none()) else { return };
         if contender.earlier.as_ref().is_none_or(|earlier| earlier.key != older.key) {
-            contender.close_earlier(ctx);
-            let watch = Watched::until_deleted(ctx, older.key.clone());
+            contender.close_earlier(env);
+            let watch = Watched::until_deleted(env, older.key.clone());
             contender.earlier = Some(Box::new(Earlier { key: older.key.clone(), watch, read_at: None }));
         }
     }
 
     /// Lists the newest keys of a long queue, to find one further ahead to watch.
-    pub(super) fn list_once(&mut self, ctx: &mut Context) {
+    pub(super) fn list_once(&mut self, env: &mut Env) {
         if let Contention::Waiting(contender) = &self.contention
             && contender.ahead.rest.is_none()
             && contender.earlier.is_none()
             && !contender.reading.retry.is_in_flight()
         {
-            self.read_queue(ctx, None);
+            self.read_queue(env, None);
         }
     }
 
     /// Rereads the queue if its known state may be outdated.
-    pub(super) fn look(&mut self, ctx: &mut Context) {
+    pub(super) fn look(&mut self, env: &mut Env) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
-        let due = contender.deadline().is_some_and(|at| at <= ctx.now);
+        let due = contender.deadline().is_some_and(|at| at <= env.now);
         let Reading { known, retry, .. } = contender.reading;
         let paused = retry.due().is_some() && retry.tries() > 0;
         let missed = contender.reading.is_behind() || contender.watches().any(|watched| watched.is_ahead_of(known));
         if retry.is_in_flight() || !(due || (missed && !paused)) {
             return;
         }
-        let near = contender.earlier.as_mut().and_then(|earlier| earlier.read_at.take_if(|at| *at <= ctx.now));
+        let near = contender.earlier.as_mut().and_then(|earlier| earlier.read_at.take_if(|at| *at <= env.now));
         // List the predecessors even if the direct one still exists.
         let search = near.is_some() && contender.ahead.rest.is_none();
         let ahead = (!search).then(|| contender.ahead.clone());
-        self.read_queue(ctx, ahead);
+        self.read_queue(env, ahead);
     }
 
-    fn read_queue(&mut self, ctx: &mut Context, ahead: Option<Ahead>) {
+    fn read_queue(&mut self, env: &mut Env, ahead: Option<Ahead>) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
-        let Some(lease) = ctx.lease(contender.session) else { return };
-        contender.reopen_refused(ctx, self.key.key(lease));
-        contender.recheck = ctx.recheck_at();
+        let Some(lease) = env.lease(contender.session) else { return };
+        contender.reopen_refused(env, self.key.key(lease));
+        contender.recheck = env.recheck_at();
         let reported = contender.latest_reported();
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(contender.own.created), ahead };
-        contender.reading.sent(ctx.send(contender.session, request), reported);
+        self.calls.put(env.send(contender.session, request), EtcdCall::Look);
+        contender.reading.sent(reported);
     }
 
-    pub(super) fn look_answered(&mut self, ctx: &mut Context, reply: &Reply) {
+    pub(super) fn look_answered(&mut self, env: &mut Env, reply: &Reply) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         contender.reading.retry.forget_call();
         let session = contender.session;
@@ -330,49 +327,49 @@ impl Lock {
                         let value = mem::take(&mut contender.value);
                         let (own, own_watch) = (*own, contender.own_watch);
                         // The cache is empty: `join` took its watches.
-                        self.store.own.watch_cache = contender.cache_watches(ctx, *long);
-                        return self.win(ctx, session, own, *revision, value, Some(own_watch));
+                        self.own.watch_cache = contender.cache_watches(env, *long);
+                        return self.win(env, session, own, *revision, value, Some(own_watch));
                     }
                     Some(older) if self.key.is_foreign(&older.key) => {
-                        return self.fail_foreign_key(ctx, &older.key);
+                        return self.fail_foreign_key(env, &older.key);
                     }
                     Some(older) => {
                         let next = Older { key: older.key.clone(), created: older.create_revision };
                         if next.key != contender.ahead.next.key || contender.older_watch.is_none() {
-                            contender.close_older(ctx);
-                            contender.older_watch = Some(Watched::until_deleted(ctx, older.key.clone()));
+                            contender.close_older(env);
+                            contender.older_watch = Some(Watched::until_deleted(env, older.key.clone()));
                         }
                         contender.ahead = Ahead { next, rest: all.then(|| rest.clone()) };
                     }
                 }
                 if *long {
-                    self.watch_earlier(ctx, rest);
+                    self.watch_earlier(env, rest);
                 }
                 let Contention::Waiting(contender) = &mut self.contention else { return };
                 contender.reading.retry.succeeded();
                 if contender.reading.min_revision > *revision {
-                    contender.handle_stale_reply(ctx.now, *revision);
+                    contender.handle_stale_reply(env.now, *revision);
                 }
-                contender.check_delay(ctx.now, Some(*revision));
-                contender.poll_without_watch(ctx.now);
-                self.look(ctx);
+                contender.check_delay(env.now, Some(*revision));
+                contender.poll_without_watch(env.now);
+                self.look(env);
             }
             // Another client wrote the key, perhaps without a lease.
             Reply::Done(Found::Queue { own: Some(own), .. }) => {
-                contender.close(ctx);
+                contender.close(env);
                 let own = *own;
-                self.adopt(ctx, session, own);
+                self.adopt(env, session, own);
             }
             // The key is gone. If the lease is gone too, the next request reports it.
             Reply::Done(Found::Queue { own: None, .. }) => {
-                contender.close(ctx);
-                self.enter(ctx, session);
+                contender.close(env);
+                self.enter(env, session);
             }
             Reply::Refused(_) if reply.is_refusal() => {
-                self.fail_refused(ctx, reply.answer());
+                self.fail_refused(env, reply.answer());
             }
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                ctx.back_off(&mut contender.reading.retry);
+                env.back_off(&mut contender.reading.retry);
             }
         }
     }
@@ -380,14 +377,14 @@ impl Lock {
     /// Takes the lock. A read or write at `revision` proved that the key is first.
     pub(super) fn win(
         &mut self,
-        ctx: &mut Context,
+        env: &mut Env,
         session: SessionId,
         own: Seen,
         revision: i64,
         value: Bytes,
         watch: Option<Watched>,
     ) {
-        let watch = HoldWatch::new(watch.filter(|own| ctx.has_watch(own.id)), revision, own.modified);
-        self.take(ctx, session, own, revision, value, watch);
+        let watch = HoldWatch::new(watch.filter(|own| env.has_watch(own.id)), revision, own.modified);
+        self.take(env, session, own, revision, value, watch);
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use super::{Context, Hold, Lock, Watched};
+use super::{Env, Etcd, Hold, Watched};
 use crate::etcd::locks_output::WatchId;
 use crate::lock::SessionId;
 use crate::time::Instant;
@@ -93,13 +93,13 @@ impl CachedWatches {
         }
     }
 
-    fn close(&self, ctx: &mut Context) {
+    fn close(&self, env: &mut Env) {
         if let Some(own) = self.own {
-            ctx.close_watch(own.id);
+            env.close_watch(own.id);
         }
-        ctx.close_watch(self.older_watch.id);
+        env.close_watch(self.older_watch.id);
         if let Some(earlier) = &self.earlier {
-            ctx.close_watch(earlier.watch.id);
+            env.close_watch(earlier.watch.id);
         }
     }
 }
@@ -124,35 +124,35 @@ pub(super) struct Watching {
     pub(super) earlier: Option<Box<Earlier>>,
 }
 
-impl Lock {
-    pub(super) fn close_cached_watches(&mut self, ctx: &mut Context) {
-        if let Some(cached) = self.store.own.watch_cache.take() {
-            cached.close(ctx);
+impl Etcd {
+    pub(super) fn close_cached_watches(&mut self, env: &mut Env) {
+        if let Some(cached) = self.own.watch_cache.take() {
+            cached.close(env);
         }
     }
 
-    pub(super) fn expire_cached_watches(&mut self, ctx: &mut Context) {
-        if self.store.own.watch_cache.as_ref().is_some_and(|cached| cached.until <= ctx.now) {
-            self.close_cached_watches(ctx);
+    pub(super) fn expire_cached_watches(&mut self, env: &mut Env) {
+        if self.own.watch_cache.as_ref().is_some_and(|cached| cached.until <= env.now) {
+            self.close_cached_watches(env);
         }
     }
 
     /// Caches the holder's watch on its own key, or closes it.
-    pub(super) fn cache_own_watch(&mut self, ctx: &mut Context, hold: &Hold) {
+    pub(super) fn cache_own_watch(&mut self, env: &mut Env, hold: &Hold) {
         let Some(own) = hold.watch.own else { return };
-        match &mut self.store.own.watch_cache {
+        match &mut self.own.watch_cache {
             Some(cached) if cached.own.is_none() && own.open.is_some() => {
                 cached.own = Some(own);
-                cached.held = ctx.now.since(hold.tenure.since());
-                cached.until = ctx.now + CACHE_TTL;
+                cached.held = env.now.since(hold.since);
+                cached.until = env.now + CACHE_TTL;
             }
-            Some(_) | None => ctx.close_watch(own.id),
+            Some(_) | None => env.close_watch(own.id),
         }
     }
 
     /// Watches the predecessor's key and the client's own. Reuses cached watches if they match.
-    pub(super) fn watch_queue(&mut self, ctx: &mut Context, session: SessionId, own: Bytes, older: &Bytes) -> Watching {
-        match self.store.own.watch_cache.take().map(|cached| *cached) {
+    pub(super) fn watch_queue(&mut self, env: &mut Env, session: SessionId, own: Bytes, older: &Bytes) -> Watching {
+        match self.own.watch_cache.take().map(|cached| *cached) {
             Some(CachedWatches { session: of, own: Some(own), older: key, older_watch, earlier, reported, .. })
                 if of == session && key == *older =>
             {
@@ -160,11 +160,11 @@ impl Lock {
             }
             cached => {
                 if let Some(cached) = cached {
-                    cached.close(ctx);
+                    cached.close(env);
                 }
                 // The order matters, see `Contender::opened`.
-                let older = Watched::until_deleted(ctx, older.clone());
-                let own = Watched::new(ctx, own);
+                let older = Watched::until_deleted(env, older.clone());
+                let own = Watched::new(env, own);
                 Watching { own, older, reported: 0, live: false, earlier: None }
             }
         }

@@ -5,13 +5,14 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::cleanup::{Cleanup, Take};
-use super::context::{Context, NodeSet};
+use super::calls::{Call, Purpose, Take};
+use super::cleanup::Cleanup;
+use super::context::{Env, NodeSet};
 use super::redlock::{FatalReason, Round, Verdict, Vote, answer_to_take};
-use super::watchdog::{Call, Hold};
-use super::{Contention, Lock, Waiter};
+use super::watchdog::Hold;
+use super::{Contention, Redis, Waiter};
 use crate::id::NodeId;
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, ServerError, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Fact, Hopeless, ServerError, Wait};
 use crate::redis::config::Wake;
 use crate::redis::request::{Reply, Request};
 use crate::time::millis_up;
@@ -25,47 +26,45 @@ const MARKED_POLLS: u32 = 2 * NOTIFIED_POLL_GROWTH;
 /// Minimum lifetime of a marker, to outlive a slow attempt.
 const MARKED_AT_LEAST: Duration = Duration::from_secs(2);
 
-impl Lock {
-    /// Fails all waiters, because two nodes turned out to be the same server.
-    // Q6
-    pub(super) fn reject_duplicate_nodes(&mut self, ctx: &mut Context) {
-        let Some((a, b)) = ctx.shared.duplicates else { return };
-        self.fail_all(ctx, |_| Failure::EqualNodes(a, b));
+impl Redis {
+    /// Reports that no acquisition can succeed.
+    fn hopeless(&self, env: &mut Env, why: Hopeless) {
+        env.report(Fact::Hopeless(why));
     }
 
     /// Starts a round for the head: one attempt on every node.
-    pub(super) fn start_round(&mut self, ctx: &mut Context) {
-        if ctx.shared.duplicates.is_some() {
-            return self.reject_duplicate_nodes(ctx);
+    pub(super) fn start_round(&mut self, env: &mut Env) {
+        if let Some((a, b)) = env.shared.duplicates {
+            // Q6
+            return self.hopeless(env, Hopeless::EqualNodes(a, b));
         }
         self.contention = Contention::Idle;
-        let Some(&head) = self.waiters.head() else { return };
+        let Some(head) = self.head else { return };
         // All earlier numbers are retired; the new one is live from here on.
-        let retired = self.retired(ctx);
-        ctx.number += 1;
-        let number = ctx.number;
+        let retired = self.retired(env);
+        env.number += 1;
+        let number = env.number;
         let first = self.tries == 0;
         self.tries = self.tries.saturating_add(1);
-        if let Some(subscription) = &mut self.store.subscription {
+        if let Some(subscription) = &mut self.subscription {
             subscription.signalled = false;
         }
-        let nodes = ctx.shared.nodes.len();
-        let fence_block = ctx.fence_block();
+        let nodes = env.shared.nodes.len();
+        let fence_block = env.fence_block();
         let (mut marked, mut plain) = (NodeSet::default(), NodeSet::default());
         let send_take = |index: usize| {
             let node = NodeId::new(index as u16);
-            if let Some(answer) = ctx.excluded(node) {
+            if let Some(answer) = env.excluded(node) {
                 return Vote::No(answer);
             }
-            if self.store.cleanups.get(node).is_some_and(Cleanup::awaits_take) {
+            if !self.calls.takes(node).is_empty() {
                 return Vote::Deferred;
             }
-            let runs_scripts = ctx.shared.nodes.get(index).is_some_and(|node| node.runs_scripts);
-            let clean = first
-                && (runs_scripts || fence_block > 0)
-                && self.store.cleanups.get(node).is_none_or(Cleanup::is_clear);
+            let runs_scripts = env.shared.nodes.get(index).is_some_and(|node| node.runs_scripts);
+            let clean =
+                first && (runs_scripts || fence_block > 0) && self.cleanups.get(node).is_none_or(Cleanup::is_clear);
             let (key, ttl_ms) = (self.key.clone(), head.terms.ms());
-            let waiting_ms = self.marker_ms(ctx, node);
+            let waiting_ms = self.marker_ms(env, node);
             if waiting_ms > 0 {
                 marked.insert(node);
             }
@@ -73,13 +72,15 @@ impl Lock {
             if request.script().is_none() {
                 plain.insert(node);
             }
-            Vote::Pending { serial: ctx.send(node, request) }
+            let take = Take { number, ttl: head.terms, top_up: false };
+            self.calls.send(env, node, request, Purpose::Take(take));
+            Vote::Pending
         };
         let votes = (0..nodes).map(send_take).collect();
         self.contention = Contention::Trying(Round {
             number,
-            started: ctx.now,
-            deadline: head.terms.round_end(ctx.now, &ctx.config),
+            started: env.now,
+            deadline: head.terms.round_end(env.now, &env.config),
             ttl: head.terms,
             votes,
             fence: None,
@@ -87,38 +88,38 @@ impl Lock {
             marked,
             plain,
         });
-        self.judge(ctx);
+        self.judge(env);
     }
 
     /// TTL in ms of the marker that asks a node for a wake-up; 0 for none. Every attempt after the
     /// first refusal sets one, on the node that wakes the head.
     // A7
-    fn marker_ms(&mut self, ctx: &Context, node: NodeId) -> u64 {
-        let single = !ctx.config.is_quorum();
-        let listens = self.store.subscription.as_mut().filter(|subscription| subscription.node == node);
-        if ctx.config.store.wake == Wake::Poll
+    fn marker_ms(&mut self, env: &Env, node: NodeId) -> u64 {
+        let single = !env.config.is_quorum();
+        let listens = self.subscription.as_mut().filter(|subscription| subscription.node == node);
+        if env.config.store.wake == Wake::Poll
             || self.tries <= 1
             || !(single || listens.is_some())
-            || ctx.refuses_wake(node, &self.key)
+            || env.refuses_wake(node, &self.key)
         {
             return 0;
         }
         if let Some(subscription) = listens {
             subscription.marked = true;
         }
-        millis_up((ctx.config.store.poll.max * NOTIFIED_POLL_FACTOR * MARKED_POLLS).max(MARKED_AT_LEAST))
+        millis_up((env.config.store.poll.max * NOTIFIED_POLL_FACTOR * MARKED_POLLS).max(MARKED_AT_LEAST))
     }
 
     /// Repeats a refused attempt without the marker, whose key may be forbidden or on another
     /// cluster node. Returns false if no marker was set.
-    pub(super) fn try_unmarked(&mut self, ctx: &mut Context, node: NodeId, error: &ServerError) -> bool {
+    fn try_unmarked(&mut self, env: &mut Env, node: NodeId, error: &ServerError) -> bool {
         let Contention::Trying(round) = &mut self.contention else { return false };
         if !round.marked.contains(node) {
             return false;
         }
         round.marked.remove(node);
-        ctx.shared.wake_refusals.insert(ctx.now, node, &self.key, error);
-        self.repeat_take(ctx, node);
+        env.shared.wake_refusals.insert(env.now, node, &self.key, error);
+        self.repeat_take(env, node);
         true
     }
 
@@ -126,225 +127,221 @@ impl Lock {
     /// another type, or at a missing expiry. Otherwise the wait might end without that. Returns
     /// false if another attempt follows anyway, or if the key was looked at.
     // A10
-    fn look_at_key(&mut self, ctx: &mut Context, node: NodeId) -> bool {
-        let next_attempt = ctx.now + ctx.config.store.poll.every;
+    fn look_at_key(&mut self, env: &mut Env, node: NodeId) -> bool {
+        let next_attempt = env.now + env.config.store.poll.every;
         let ends = |head: &Waiter| head.wait == Wait::Try || head.deadline().is_some_and(|end| end <= next_attempt);
         let Contention::Trying(round) = &mut self.contention else { return false };
-        if !round.plain.contains(node) || !self.waiters.head().is_some_and(ends) {
+        if !round.plain.contains(node) || !self.head.as_ref().is_some_and(ends) {
             return false;
         }
         round.plain.remove(node);
-        self.repeat_take(ctx, node);
+        self.repeat_take(env, node);
         true
     }
 
     /// Makes another attempt on one node in the current round.
-    fn repeat_take(&mut self, ctx: &mut Context, node: NodeId) {
-        let retired = self.retired(ctx);
-        let waiting_ms = self.marker_ms(ctx, node);
+    fn repeat_take(&mut self, env: &mut Env, node: NodeId) {
+        let retired = self.retired(env);
+        let waiting_ms = self.marker_ms(env, node);
         let Contention::Trying(round) = &mut self.contention else { return };
         if waiting_ms > 0 {
             round.marked.insert(node);
         }
         let (key, number, ttl_ms) = (self.key.clone(), round.number, round.ttl.ms());
-        let fence_block = ctx.fence_block();
+        let fence_block = env.fence_block();
         let request = Request::Take { key, number, retired, ttl_ms, fence_block, clean: false, waiting_ms };
-        let serial = ctx.send(node, request);
+        let take = Take { number, ttl: round.ttl, top_up: false };
+        self.calls.send(env, node, request, Purpose::Take(take));
         if let Some(vote) = round.votes.get_mut(node.index()) {
-            *vote = Vote::Pending { serial };
+            *vote = Vote::Pending;
         }
     }
 
     /// Handles a late reply to an earlier attempt: the head may try again on the node.
-    fn late_take_answered(&mut self, ctx: &mut Context, node: NodeId) {
-        let reachable = self.below_quorum() && self.why_blocked(ctx.quorum()) == Blocked::Held;
+    fn late_take_answered(&mut self, env: &mut Env, node: NodeId) {
+        let reachable = self.below_quorum() && self.why_blocked(env.quorum()) == Blocked::Held;
         let unmarked =
-            self.store.subscription.is_some_and(|subscription| subscription.node == node && subscription.is_unmarked());
+            self.subscription.is_some_and(|subscription| subscription.node == node && subscription.is_unmarked());
         match &mut self.contention {
             Contention::Trying(round) if round.votes.get(node.index()) == Some(&Vote::Deferred) => {
-                self.repeat_take(ctx, node);
+                self.repeat_take(env, node);
             }
             // The last round set no marker there, so no release would wake the head.
-            Contention::Paused { .. } if unmarked => self.start_round(ctx),
+            Contention::Paused { .. } if unmarked => self.start_round(env),
             // Not at once: the next reply may be as late.
-            Contention::Paused { until } if reachable => *until = (*until).min(ctx.now + ctx.config.store.poll.every),
+            Contention::Paused { until } if reachable => *until = (*until).min(env.now + env.config.store.poll.every),
             Contention::Trying(_) | Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => {}
         }
     }
 
-    pub(super) fn take_answered(&mut self, ctx: &mut Context, node: NodeId, take: Take, reply: &Reply) {
-        let until = take.ttl.until(take.emitted, &ctx.config);
-        let of_round = matches!(&self.contention, Contention::Trying(round) if round.number == take.number);
+    /// Handles the reply to an attempt: of the round, of the hold, or of one that is retired.
+    pub(super) fn take_answered(&mut self, env: &mut Env, call: Call, take: Take, reply: &Reply) {
+        let node = call.node;
+        if let Reply::Unknown(_) = reply {
+            self.cleanups.of(node).ended_unknown(take.ttl);
+        }
+        if matches!(&self.contention, Contention::Trying(round) if round.number == take.number) {
+            return self.vote_answered(env, call, take, reply);
+        }
+        if let Some(hold) = self.hold.as_mut().filter(|hold| hold.number == take.number) {
+            hold.answered(env, call, take.ttl, reply);
+            return self.after_answer(env);
+        }
+        let before = self.answers.get_mut(node.index()).filter(|answer| **answer == Answer::Silent);
+        if let Some(answer) = before {
+            *answer = answer_to_take(reply);
+        }
+        if let Some((_, remains)) = self.left.iter_mut().find(|(_, remains)| remains.number == take.number) {
+            // The guard of the lost hold is still alive: delete nothing before it is returned.
+            // H6
+            remains.nodes.insert(node);
+        } else {
+            let last = self.retired(env).last;
+            let takes = self.calls.takes(node);
+            let cleanup = self.cleanups.of(node);
+            let send = cleanup.late_reply(takes, take.number, reply);
+            if cleanup.is_clear() && takes.are_settled(last) {
+                self.releases.iter_mut().for_each(|release| release.has_none(node));
+            }
+            self.run_cleanup(env, node, send);
+            self.answer_releases(env);
+        }
+        self.late_take_answered(env, node);
+    }
+
+    /// Handles the reply to an attempt of the round.
+    fn vote_answered(&mut self, env: &mut Env, call: Call, take: Take, reply: &Reply) {
+        let node = call.node;
         if let Reply::Rejected(error) = reply
             && error.class == ErrorClass::Refused
-            && of_round
-            && self.try_unmarked(ctx, node, error)
+            && self.try_unmarked(env, node, error)
         {
             return;
         }
-        let untold = matches!(reply, Reply::Busy { expires: Expiry::Unknown });
-        if untold && of_round && self.look_at_key(ctx, node) {
+        if matches!(reply, Reply::Busy { expires: Expiry::Unknown }) && self.look_at_key(env, node) {
             return;
         }
-        if let Contention::Trying(round) = &mut self.contention
-            && round.number == take.number
-        {
-            round.answer(node, until, reply);
-            self.withdraw_excluded(ctx, node);
-            self.judge(ctx);
-        } else if let Some(hold) = self.hold.as_mut().filter(|hold| hold.number == take.number) {
-            let call = Call { serial: take.serial, emitted: take.emitted, ttl: take.ttl };
-            hold.answered(ctx, node, call, reply);
-            self.after_answer(ctx);
-        } else {
-            let before = self.store.answers.get_mut(node.index()).filter(|answer| **answer == Answer::Silent);
-            if let Some(answer) = before {
-                *answer = answer_to_take(reply);
-            }
-            if let Some(lost) = self.lost.iter_mut().find(|lost| lost.remains.number == take.number) {
-                // The guard of the lost hold is still alive: delete nothing before it is returned.
-                // H6
-                lost.remains.nodes.insert(node);
-            } else if let Some(cleanup) = self.store.cleanups.get_mut(node) {
-                let send = cleanup.late_reply(take.number, reply);
-                if cleanup.is_clear() {
-                    self.releases.iter_mut().for_each(|back| back.store.has_none(node));
-                }
-                self.run_cleanup(ctx, node, send);
-                self.answer_releases(ctx);
-            }
-            self.late_take_answered(ctx, node);
+        if let Contention::Trying(round) = &mut self.contention {
+            round.answer(node, take.ttl.until(call.emitted, &env.config), reply);
         }
+        self.withdraw_excluded(env, node);
+        self.judge(env);
     }
 
     /// A node that was restarted or replaced may not vote, even if it granted before. Cleanup
     /// deletes what it granted.
     // Q6, Q7
-    pub(super) fn withdraw_excluded(&mut self, ctx: &Context, node: NodeId) {
+    pub(super) fn withdraw_excluded(&mut self, env: &Env, node: NodeId) {
         if let Contention::Trying(round) = &mut self.contention
-            && let Some(answer) = ctx.excluded(node)
+            && let Some(answer) = env.excluded(node)
             && round.withdraw(node, answer)
         {
-            self.store.cleanups.of(node).granted(round.number);
+            self.cleanups.of(node).granted(round.number);
         }
     }
 
     /// Decides the round as early as possible.
-    pub(super) fn judge(&mut self, ctx: &mut Context) {
-        if ctx.shared.duplicates.is_some() {
-            return self.reject_duplicate_nodes(ctx);
+    pub(super) fn judge(&mut self, env: &mut Env) {
+        if let Some((a, b)) = env.shared.duplicates {
+            // Q6
+            return self.hopeless(env, Hopeless::EqualNodes(a, b));
         }
-        let Contention::Trying(round) = &self.contention else { return };
-        match round.verdict(ctx.now, ctx.quorum()) {
-            Verdict::Open => {}
-            Verdict::Won => self.win(ctx),
-            Verdict::Lost => self.lose_round(ctx),
-        }
-    }
-
-    pub(super) fn win(&mut self, ctx: &mut Context) {
-        let Contention::Trying(round) = mem::take(&mut self.contention) else { return };
-        self.tries = 0;
-        self.store.answers = Vec::new();
-        if ctx.config.is_quorum() {
-            // The other nodes may have granted the lock before the release consumed the marker.
-            // Passing the signal on makes another waiter try, and set the marker again.
-            self.forward_signal(ctx);
-        }
-        self.unsubscribe(ctx);
-        let Some(waiter) = self.waiters.pop() else {
-            // All waiters left after the round had started.
-            self.end_round(ctx, &round, true);
-            return;
-        };
-        self.move_takes_to_cleanup(&round);
-        let mut hold = Hold::new(ctx.now, &round, waiter, &ctx.config, ctx.seed);
-        // The round may have been started for another head with a shorter TTL.
-        let too_short = waiter.terms > round.ttl;
-        if too_short {
-            hold.extend(ctx.now);
-        }
-        self.hold = Some(hold);
-        if too_short {
-            self.watch(ctx);
-        } else {
-            self.offer(ctx);
-        }
-    }
-
-    /// Hands the attempts in flight of an ended round over to cleanup.
-    pub(super) fn move_takes_to_cleanup(&mut self, round: &Round) {
-        for index in 0..round.votes.len() {
-            let node = NodeId::new(index as u16);
-            if let Some(take) = round.take(node) {
-                self.store.cleanups.of(node).take_sent(take);
+        match mem::take(&mut self.contention) {
+            Contention::Trying(round) => match round.verdict(env.now, env.quorum()) {
+                Verdict::Open => self.contention = Contention::Trying(round),
+                Verdict::Won => self.win(env, &round),
+                Verdict::Lost => self.lose_round(env, &round),
+            },
+            other @ (Contention::Idle | Contention::Paused { .. } | Contention::Releasing { .. }) => {
+                self.contention = other;
             }
         }
     }
 
+    fn win(&mut self, env: &mut Env, round: &Round) {
+        let Some(waiter) = self.head.take() else { return self.end_round(env, round, true) };
+        self.tries = 0;
+        self.answers = Vec::new();
+        if env.config.is_quorum() {
+            // The other nodes may have granted the lock before the release consumed the marker.
+            // Passing the signal on makes another waiter try, and set the marker again.
+            self.forward_signal(env);
+        }
+        self.unsubscribe(env);
+        let hold = self.hold.insert(Hold::new(env.now, round, &waiter, &env.config, env.seed));
+        let too_short = waiter.terms > round.ttl;
+        if too_short {
+            // The round was started for another head with a shorter TTL.
+            hold.extend(env.now);
+        }
+        let holding = hold.holding(env.now, env.quorum());
+        env.report(Fact::Taken(waiter.id, holding));
+        if too_short {
+            self.renew(env);
+        } else {
+            self.offer(env);
+        }
+    }
+
     /// Schedules deletes wherever the round may have written its token.
-    pub(super) fn end_round(&mut self, ctx: &mut Context, round: &Round, announce: bool) {
-        self.move_takes_to_cleanup(round);
+    pub(super) fn end_round(&mut self, env: &mut Env, round: &Round, announce: bool) {
         let mut landed = NodeSet::default();
         for (index, vote) in round.votes.iter().enumerate() {
             let node = NodeId::new(index as u16);
             let here = match vote {
-                Vote::Yes { .. } | Vote::Pending { .. } | Vote::No(Answer::Unknown(_)) => true,
-                Vote::Deferred | Vote::No(_) => self.store.cleanups.get(node).is_some_and(Cleanup::has_granted),
+                Vote::Yes { .. } | Vote::Pending | Vote::No(Answer::Unknown(_)) => true,
+                Vote::Deferred | Vote::No(_) => self.cleanups.get(node).is_some_and(Cleanup::has_granted),
             };
             if here {
                 landed.insert(node);
             }
         }
         if announce {
-            return self.schedule_all(ctx, landed, round.number);
+            return self.schedule_all(env, landed, round.number);
         }
         for node in landed.iter() {
-            self.schedule(ctx, node, round.number, false);
+            self.schedule(env, node, round.number, false);
         }
     }
 
-    pub(super) fn lose_round(&mut self, ctx: &mut Context) {
-        let Contention::Trying(round) = mem::take(&mut self.contention) else { return };
-        let quorum = ctx.quorum();
-        self.store.answers = self.answers_with(&round);
-        self.end_round(ctx, &round, false);
-        if self.waiters.is_empty() {
-            return self.nobody_waits(ctx);
-        }
+    fn lose_round(&mut self, env: &mut Env, round: &Round) {
+        let quorum = env.quorum();
+        self.answers = self.answers_with(round);
+        self.end_round(env, round, false);
         match round.fatal_reason(quorum) {
-            Some(FatalReason::KeyInUse) => return self.fail_all(ctx, Failure::KeyInUse),
-            Some(FatalReason::Refused) => return self.fail_all(ctx, Failure::Refused),
+            Some(FatalReason::KeyInUse) => return self.hopeless(env, Hopeless::KeyInUse),
+            Some(FatalReason::Refused) => return self.hopeless(env, Hopeless::Refused),
             None => {}
         }
-        if self.end_try(ctx) {
-            return;
+        if self.head.is_some_and(|head| head.wait == Wait::Try) {
+            return env.report(Fact::NotTaken);
         }
         let blocked = self.why_blocked(quorum);
-        self.notify_blocked(ctx, blocked);
+        self.blocked = Some(blocked);
+        env.blocked(blocked);
         let mut signalled = false;
-        if let Some(subscription) = &mut self.store.subscription
+        if let Some(subscription) = &mut self.subscription
             && subscription.fired
         {
             // Another client won; requeue.
             subscription.fired = false;
             signalled = true;
-            ctx.listen(subscription.node, &self.key, true);
+            env.listen(subscription.node, &self.key, true);
         }
         if matches!(blocked, Blocked::Held | Blocked::HeldWithoutExpiry) {
-            self.subscribe(ctx);
+            self.subscribe(env);
         }
-        let until = self.next_attempt(ctx, &round, blocked, signalled);
+        let until = self.next_attempt(env, round, blocked, signalled);
         self.contention = Contention::Paused { until };
         if round.signalled {
             // A release was signalled during the round: retry at once, so as not to miss it.
-            self.start_round(ctx);
+            self.start_round(env);
         }
     }
 
     /// Returns the replies of a round. For a node that is still silent, returns its previous reply.
     pub(super) fn answers_with(&self, round: &Round) -> Vec<Answer> {
-        let before = |index: usize| self.store.answers.get(index).cloned().unwrap_or_default();
+        let before = |index: usize| self.answers.get(index).cloned().unwrap_or_default();
         let answers = round.answers().enumerate();
         answers.map(|(index, answer)| if answer == Answer::Silent { before(index) } else { answer }).collect()
     }

@@ -8,6 +8,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::calls::Takes;
 use super::context::NodeSet;
 use crate::id::NodeId;
 use crate::jitter::doubled;
@@ -18,19 +19,10 @@ use crate::redis::validity::Ttl;
 use crate::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Take {
-    pub(crate) serial: u64,
-    pub(crate) number: u64,
-    pub(crate) emitted: Instant,
-    pub(crate) ttl: Ttl,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Delete {
-    pub(crate) serial: u64,
     pub(crate) emitted: Instant,
     /// Highest number that it may delete.
-    covers: u64,
+    pub(super) covers: u64,
     /// All covered attempts had been answered when it was emitted.
     settled: bool,
     /// It includes the keys that wake a waiter.
@@ -41,7 +33,7 @@ pub(crate) struct Delete {
 
 impl Delete {
     /// Returns false for the number of a later attempt or hold.
-    pub(crate) const fn may_remove(&self, number: u64) -> bool {
+    pub(super) const fn may_remove(&self, number: u64) -> bool {
         number <= self.covers
     }
 }
@@ -67,10 +59,9 @@ enum Step {
     },
 }
 
-/// Attempts in flight and pending delete on one node.
+/// The delete that is pending on one node, next to the attempts in flight there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Cleanup {
-    takes: Vec<Take>,
     /// Longest TTL of the attempts that ended `Unknown`; zero if none did.
     unknown_ttl: Duration,
     /// When to check the node once more after `Unknown`. Later uses of the name do not cancel it.
@@ -95,18 +86,15 @@ pub(crate) enum Send {
 }
 
 impl Cleanup {
-    /// Returns true if nothing is in flight or pending, and no token can appear.
+    /// Returns true if nothing is pending. Only attempts in flight may still write a token.
     pub(crate) fn is_clear(&self) -> bool {
-        self.takes.is_empty()
-            && self.step == Step::Clear
-            && self.unknown_ttl.is_zero()
-            && self.recheck.is_none()
-            && !self.has_granted()
+        self.step == Step::Clear && self.unknown_ttl.is_zero() && self.recheck.is_none() && !self.has_granted()
     }
 
-    /// Returns true if the node has a token of this client, or may yet get one.
+    /// Returns true if the node has a token of this client, or may yet get one by an attempt that was
+    /// answered.
     pub(crate) fn may_have_landed(&self) -> bool {
-        !self.takes.is_empty() || !self.unknown_ttl.is_zero() || self.recheck.is_some() || self.has_granted()
+        !self.unknown_ttl.is_zero() || self.recheck.is_some() || self.has_granted()
     }
 
     pub(crate) const fn announces(&self) -> bool {
@@ -115,12 +103,12 @@ impl Cleanup {
 
     /// Returns the number that a delete will most likely find, and others to look for.
     ///
-    /// If the cleanup was clear there are no others: all other attempts were answered, and what
+    /// If the node was clear there are no others: all other attempts were answered, and what
     /// they left was deleted and checked for. If the delete fails, it is repeated with all retired
     /// numbers.
     // A2, A4, U1
-    pub(crate) fn numbers_to_delete(&self, retired: Retired) -> (u64, Option<Retired>) {
-        if self.number > 0 && self.is_clear() {
+    pub(super) fn numbers_to_delete(&self, takes: Takes<'_>, retired: Retired) -> (u64, Option<Retired>) {
+        if self.number > 0 && self.is_clear() && takes.are_settled(retired.last) {
             (self.number, None)
         } else {
             // Do not look for a live or lost number.
@@ -129,17 +117,8 @@ impl Cleanup {
     }
 
     /// Returns the number that a delete will most likely find, unless its attempt is in flight.
-    pub(crate) fn answered_number(&self) -> Option<u64> {
-        Some(self.number).filter(|number| self.takes.iter().all(|take| take.number != *number))
-    }
-
-    pub(crate) const fn awaits_take(&self) -> bool {
-        !self.takes.is_empty()
-    }
-
-    pub(crate) fn take_sent(&mut self, take: Take) {
-        self.number = self.number.max(take.number);
-        self.takes.push(take);
+    pub(super) fn answered_number(&self, takes: Takes<'_>) -> Option<u64> {
+        Some(self.number).filter(|number| !takes.contains(*number))
     }
 
     /// Records that the token with this number was granted and has to be deleted.
@@ -152,23 +131,13 @@ impl Cleanup {
         self.present > 0
     }
 
-    /// Removes the attempt with this serial, which was answered.
-    pub(crate) fn settle(&mut self, serial: u64, reply: &Reply) -> Option<Take> {
-        let place = self.takes.iter().position(|take| take.serial == serial)?;
-        let take = self.takes.swap_remove(place);
-        if matches!(reply, Reply::Unknown(_)) {
-            self.ended_unknown(take);
-        }
-        Some(take)
-    }
-
-    /// Records that the attempt ended `Unknown`, so that its token may still appear.
-    pub(crate) fn ended_unknown(&mut self, take: Take) {
-        self.unknown_ttl = self.unknown_ttl.max(take.ttl.duration());
+    /// Records that an attempt with this TTL ended `Unknown`, so that its token may still appear.
+    pub(crate) fn ended_unknown(&mut self, ttl: Ttl) {
+        self.unknown_ttl = self.unknown_ttl.max(ttl.duration());
     }
 
     /// Handles the reply to an attempt whose number is retired.
-    pub(crate) fn late_reply(&mut self, number: u64, reply: &Reply) -> Send {
+    pub(super) fn late_reply(&mut self, takes: Takes<'_>, number: u64, reply: &Reply) -> Send {
         let granted = matches!(reply, Reply::Granted { .. });
         if granted {
             self.granted(number);
@@ -176,20 +145,20 @@ impl Cleanup {
         // If the delete in flight does not find the token, it is repeated.
         let covered = granted && matches!(self.step, Step::Sent(delete) if number <= delete.covers);
         if (granted && !covered) || matches!(reply, Reply::Unknown(_)) {
-            return self.schedule(0, false);
+            return self.schedule(takes, 0, false);
         }
         if self.step == Step::Stalled {
-            self.repeat(Step::Stalled);
+            self.repeat(takes.are_settled(number), Step::Stalled);
         }
-        let settles = !granted && matches!(self.step, Step::Settling { covers } if self.is_settled(covers));
+        let settles = !granted && matches!(self.step, Step::Settling { covers } if takes.are_settled(covers));
         if settles { Send::Now } else { Send::No }
     }
 
     /// Schedules a delete, because the retired token with this number may be on the node. While its
     /// attempt is in flight, nothing has confirmed the token: replies come in order, so no later
     /// request was answered either. The attempt's reply will decide.
-    pub(crate) fn schedule(&mut self, number: u64, announce: bool) -> Send {
-        self.confirmed |= self.takes.iter().all(|take| take.number != number);
+    pub(super) fn schedule(&mut self, takes: Takes<'_>, number: u64, announce: bool) -> Send {
+        self.confirmed |= !takes.contains(number);
         self.schedule_unconfirmed(number, announce)
     }
 
@@ -208,18 +177,14 @@ impl Cleanup {
         Send::No
     }
 
-    /// Returns true if no attempt up to this number is in flight.
-    fn is_settled(&self, covers: u64) -> bool {
-        self.takes.iter().all(|take| take.number > covers)
+    pub(super) fn delete_sent(&mut self, takes: Takes<'_>, emitted: Instant, covers: u64, announce: bool) {
+        let settled = takes.are_settled(covers);
+        self.step = Step::Sent(Delete { emitted, covers, settled, announce, again: false });
     }
 
-    pub(crate) fn delete_sent(&mut self, serial: u64, emitted: Instant, covers: u64, announce: bool) {
-        let settled = self.is_settled(covers);
-        self.step = Step::Sent(Delete { serial, emitted, covers, settled, announce, again: false });
-    }
-
-    const fn is_deleting(&self) -> bool {
-        matches!(self.step, Step::Sent(_))
+    /// Returns the delete in flight.
+    pub(crate) const fn deleting(&self) -> Option<Delete> {
+        if let Step::Sent(delete) = self.step { Some(delete) } else { None }
     }
 
     /// Returns true if a delete that wakes a waiter is in flight.
@@ -227,11 +192,7 @@ impl Cleanup {
         matches!(self.step, Step::Sent(delete) if delete.announce)
     }
 
-    pub(crate) fn delete(&self, serial: u64) -> Option<Delete> {
-        if let Step::Sent(delete) = self.step { Some(delete).filter(|delete| delete.serial == serial) } else { None }
-    }
-
-    pub(crate) fn answered(&mut self, now: Instant, delete: Delete, reply: &Reply) -> Send {
+    pub(super) fn answered(&mut self, takes: Takes<'_>, now: Instant, delete: Delete, reply: &Reply) -> Send {
         match reply {
             Reply::Deleted { .. } | Reply::Absent | Reply::Taken => {
                 let deleted = matches!(reply, Reply::Deleted { .. });
@@ -244,7 +205,7 @@ impl Cleanup {
                 }
                 self.retries = 0;
                 self.confirmed = false;
-                if !self.is_settled(delete.covers) {
+                if !takes.are_settled(delete.covers) {
                     self.step = Step::Settling { covers: delete.covers };
                     return Send::No;
                 }
@@ -258,12 +219,14 @@ impl Cleanup {
                 self.announce = false;
                 self.step = self.recheck.map_or(Step::Clear, |at| Step::Check { at });
             }
-            Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.repeat(Step::Stalled),
+            Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => {
+                self.repeat(takes.are_settled(delete.covers), Step::Stalled);
+            }
             // The wake-up keys may be forbidden or elsewhere in a cluster. Delete without them.
             Reply::Rejected(error) if error.class == ErrorClass::Refused && delete.announce => return Send::Now,
             Reply::Rejected(error) | Reply::Unknown(Cause::Server(error)) => {
                 self.retries = self.retries.saturating_add(1);
-                if error.class == ErrorClass::Refused && self.takes.is_empty() {
+                if error.class == ErrorClass::Refused && takes.are_settled(delete.covers) {
                     // A retry would be refused as well. A token that is left expires by its TTL.
                     *self = Self::default();
                 } else {
@@ -280,9 +243,10 @@ impl Cleanup {
     }
 
     /// Repeats the delete, starting with this step, if there is something to delete: otherwise each
-    /// name would be kept for as long as the node is down.
-    fn repeat(&mut self, step: Step) {
-        if self.confirmed || self.may_have_landed() {
+    /// name would be kept for as long as the node is down. `settled`: all attempts that it covers
+    /// were answered.
+    fn repeat(&mut self, settled: bool, step: Step) {
+        if self.confirmed || self.may_have_landed() || !settled {
             self.step = step;
         } else {
             *self = Self::default();
@@ -292,8 +256,8 @@ impl Cleanup {
     /// Another server has executed the delete. It is repeated on the next connection, or at
     /// `until`, when that server counts as the node's own.
     // Q6
-    pub(crate) fn led_elsewhere(&mut self, until: Instant) -> Send {
-        self.repeat(Step::Retry { at: until });
+    pub(super) fn led_elsewhere(&mut self, takes: Takes<'_>, delete: Delete, until: Instant) -> Send {
+        self.repeat(takes.are_settled(delete.covers), Step::Retry { at: until });
         Send::No
     }
 
@@ -327,10 +291,6 @@ impl Cleanups {
         self.0.iter().find(|(at, _)| *at == node).map(|(_, cleanup)| cleanup)
     }
 
-    pub(crate) fn get_mut(&mut self, node: NodeId) -> Option<&mut Cleanup> {
-        self.0.iter_mut().find(|(at, _)| *at == node).map(|(_, cleanup)| cleanup)
-    }
-
     /// Returns the cleanup of `node`, creating a clear one if necessary.
     pub(crate) fn of(&mut self, node: NodeId) -> &mut Cleanup {
         let place = self.0.iter().position(|(at, _)| *at == node).unwrap_or_else(|| {
@@ -354,7 +314,7 @@ impl Cleanups {
     }
 
     pub(crate) fn deleting(&self) -> NodeSet {
-        self.nodes(Cleanup::is_deleting)
+        self.nodes(|cleanup| cleanup.deleting().is_some())
     }
 
     fn nodes(&self, which: impl Fn(&Cleanup) -> bool) -> NodeSet {
@@ -385,6 +345,7 @@ impl Cleanups {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use super::super::calls::Calls;
     use super::*;
     use crate::fault::Fault;
     use crate::lock::{Expiry, Renew, ServerError};
@@ -397,28 +358,65 @@ mod tests {
         Instant::from_millis(n)
     }
 
-    fn take(number: u64) -> Take {
-        let ttl = Ttl::new(Duration::from_secs(1), Renew::Auto, &Config::new([])).unwrap();
-        Take { serial: number, number, emitted: ms(0), ttl }
+    fn ttl() -> Ttl {
+        Ttl::new(Duration::from_secs(1), Renew::Auto, &Config::new([])).unwrap()
     }
 
-    /// A cleanup with these attempts in flight and a delete of all numbers up to 5.
-    fn deleting(takes: &[u64]) -> Cleanup {
-        let mut cleanup = Cleanup::default();
-        takes.iter().for_each(|number| cleanup.take_sent(take(*number)));
-        assert_eq!(cleanup.schedule(5, true), Send::Now);
-        cleanup.delete_sent(100, ms(0), 5, false);
-        cleanup
+    /// The cleanup of a node, and the attempts in flight there.
+    struct On {
+        cleanup: Cleanup,
+        calls: Calls,
     }
 
-    fn answered(cleanup: &mut Cleanup, now: u64, reply: &Reply) -> Send {
-        let delete = cleanup.delete(100).unwrap();
-        cleanup.answered(ms(now), delete, reply)
+    impl On {
+        fn new(takes: &[u64]) -> Self {
+            Self { cleanup: Cleanup::default(), calls: Calls::with_takes(takes, ttl()) }
+        }
+
+        /// With these attempts in flight, and a delete of all numbers up to 5.
+        fn deleting(takes: &[u64]) -> Self {
+            let mut on = Self::new(takes);
+            assert_eq!(on.schedule(5, true), Send::Now);
+            on.delete_sent(0, 5, false);
+            on
+        }
+
+        fn schedule(&mut self, number: u64, announce: bool) -> Send {
+            self.cleanup.schedule(self.calls.takes(NodeId::new(0)), number, announce)
+        }
+
+        fn delete_sent(&mut self, at: u64, covers: u64, announce: bool) {
+            self.cleanup.delete_sent(self.calls.takes(NodeId::new(0)), ms(at), covers, announce);
+        }
+
+        fn answered(&mut self, now: u64, reply: &Reply) -> Send {
+            let delete = self.cleanup.deleting().unwrap();
+            self.cleanup.answered(self.calls.takes(NodeId::new(0)), ms(now), delete, reply)
+        }
+
+        fn late_reply(&mut self, number: u64, reply: &Reply) -> Send {
+            self.calls.settle(number).unwrap();
+            if matches!(reply, Reply::Unknown(_)) {
+                self.cleanup.ended_unknown(ttl());
+            }
+            self.cleanup.late_reply(self.calls.takes(NodeId::new(0)), number, reply)
+        }
+
+        fn is_clear(&self) -> bool {
+            self.cleanup.is_clear() && self.calls.takes(NodeId::new(0)).is_empty()
+        }
+
+        fn numbers_to_delete(&self, retired: Retired) -> (u64, Option<Retired>) {
+            self.cleanup.numbers_to_delete(self.calls.takes(NodeId::new(0)), retired)
+        }
     }
 
-    fn late_reply(cleanup: &mut Cleanup, number: u64, reply: &Reply) -> Send {
-        cleanup.settle(number, reply).unwrap();
-        cleanup.late_reply(number, reply)
+    impl core::ops::Deref for On {
+        type Target = Cleanup;
+
+        fn deref(&self) -> &Cleanup {
+            &self.cleanup
+        }
     }
 
     fn rejected(class: ErrorClass) -> Reply {
@@ -428,25 +426,25 @@ mod tests {
     #[test]
     fn delete_is_repeated_after_last_attempt_it_covers() {
         // A4
-        let mut cleanup = deleting(&[4, 5, 6]);
-        assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::No);
-        assert_eq!(late_reply(&mut cleanup, 4, &BUSY), Send::No);
+        let mut cleanup = On::deleting(&[4, 5, 6]);
+        assert_eq!(cleanup.answered(10, &DELETED), Send::No);
+        assert_eq!(cleanup.late_reply(4, &BUSY), Send::No);
         // Attempt 6 is live and not waited for.
-        assert_eq!(late_reply(&mut cleanup, 5, &BUSY), Send::Now);
+        assert_eq!(cleanup.late_reply(5, &BUSY), Send::Now);
     }
 
     #[test]
     fn late_grant_is_deleted_at_once() {
         // A4
-        let mut cleanup = deleting(&[5]);
-        assert_eq!(answered(&mut cleanup, 10, &Reply::Absent), Send::No);
-        assert_eq!(late_reply(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::Now);
+        let mut cleanup = On::deleting(&[5]);
+        assert_eq!(cleanup.answered(10, &Reply::Absent), Send::No);
+        assert_eq!(cleanup.late_reply(5, &Reply::Granted { fence: None }), Send::Now);
         // A delete in flight is repeated only if it did not find the token.
         for (found, then) in [(DELETED, Send::No), (Reply::Absent, Send::Now), (Reply::Taken, Send::Now)] {
-            let mut cleanup = deleting(&[5]);
-            assert_eq!(late_reply(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::No);
+            let mut cleanup = On::deleting(&[5]);
+            assert_eq!(cleanup.late_reply(5, &Reply::Granted { fence: None }), Send::No);
             assert!(cleanup.has_granted() && cleanup.may_have_landed());
-            assert_eq!(answered(&mut cleanup, 10, &found), then, "{found:?}");
+            assert_eq!(cleanup.answered(10, &found), then, "{found:?}");
             assert!(!cleanup.has_granted());
         }
     }
@@ -456,18 +454,18 @@ mod tests {
     fn failed_delete_of_late_grant_is_repeated() {
         // A4
         let failed = Reply::NotSent(Cause::Fault(Fault::Closed));
-        let mut cleanup = deleting(&[5]);
-        assert_eq!(late_reply(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::No);
-        assert_eq!(answered(&mut cleanup, 10, &Reply::Absent), Send::Now);
-        cleanup.delete_sent(100, ms(10), 5, false);
-        assert_eq!(answered(&mut cleanup, 20, &failed), Send::No);
+        let mut cleanup = On::deleting(&[5]);
+        assert_eq!(cleanup.late_reply(5, &Reply::Granted { fence: None }), Send::No);
+        assert_eq!(cleanup.answered(10, &Reply::Absent), Send::Now);
+        cleanup.delete_sent(10, 5, false);
+        assert_eq!(cleanup.answered(20, &failed), Send::No);
         assert_eq!((cleanup.is_clear(), cleanup.node_up()), (false, Send::Now));
         // The grant arrives after the failure.
-        let mut cleanup = deleting(&[5]);
-        assert_eq!(answered(&mut cleanup, 10, &failed), Send::No);
-        assert_eq!(late_reply(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::Now);
-        cleanup.delete_sent(100, ms(10), 5, false);
-        assert_eq!(answered(&mut cleanup, 20, &failed), Send::No);
+        let mut cleanup = On::deleting(&[5]);
+        assert_eq!(cleanup.answered(10, &failed), Send::No);
+        assert_eq!(cleanup.late_reply(5, &Reply::Granted { fence: None }), Send::Now);
+        cleanup.delete_sent(10, 5, false);
+        assert_eq!(cleanup.answered(20, &failed), Send::No);
         assert_eq!((cleanup.is_clear(), cleanup.node_up()), (false, Send::Now));
     }
 
@@ -475,31 +473,31 @@ mod tests {
     #[test]
     fn delete_reply_does_not_resolve_newer_grant() {
         // A4
-        let mut cleanup = deleting(&[]);
-        cleanup.granted(6);
-        assert_eq!(answered(&mut cleanup, 10, &Reply::Taken), Send::No);
+        let mut cleanup = On::deleting(&[]);
+        cleanup.cleanup.granted(6);
+        assert_eq!(cleanup.answered(10, &Reply::Taken), Send::No);
         assert!(cleanup.has_granted() && cleanup.may_have_landed() && !cleanup.is_clear());
         // The next delete removes a retired token.
-        let mut cleanup = deleting(&[6]);
-        assert_eq!(late_reply(&mut cleanup, 6, &Reply::Granted { fence: None }), Send::No);
-        assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::Now);
-        cleanup.delete_sent(100, ms(10), 6, false);
-        assert_eq!(answered(&mut cleanup, 20, &DELETED), Send::No);
+        let mut cleanup = On::deleting(&[6]);
+        assert_eq!(cleanup.late_reply(6, &Reply::Granted { fence: None }), Send::No);
+        assert_eq!(cleanup.answered(10, &DELETED), Send::Now);
+        cleanup.delete_sent(10, 6, false);
+        assert_eq!(cleanup.answered(20, &DELETED), Send::No);
         assert!(cleanup.is_clear());
     }
 
     #[test]
     fn unknown_attempt_is_checked_again_one_ttl_later() {
         // A4
-        let mut cleanup = deleting(&[5]);
-        assert_eq!(late_reply(&mut cleanup, 5, &Reply::Unknown(Cause::Fault(Fault::Closed))), Send::No);
+        let mut cleanup = On::deleting(&[5]);
+        assert_eq!(cleanup.late_reply(5, &Reply::Unknown(Cause::Fault(Fault::Closed))), Send::No);
         // Cleanup scheduled meanwhile needs a newer delete.
-        assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::Now);
-        cleanup.delete_sent(100, ms(10), 5, false);
-        assert_eq!(answered(&mut cleanup, 20, &Reply::Absent), Send::No);
+        assert_eq!(cleanup.answered(10, &DELETED), Send::Now);
+        cleanup.delete_sent(10, 5, false);
+        assert_eq!(cleanup.answered(20, &Reply::Absent), Send::No);
         assert_eq!((cleanup.deadline(), cleanup.is_only_a_check(), cleanup.is_clear()), (Some(ms(1_020)), true, false));
-        cleanup.delete_sent(100, ms(1_020), 5, false);
-        assert_eq!(answered(&mut cleanup, 1_030, &Reply::Absent), Send::No);
+        cleanup.delete_sent(1_020, 5, false);
+        assert_eq!(cleanup.answered(1_030, &Reply::Absent), Send::No);
         assert!(cleanup.is_clear() && !cleanup.announces() && !cleanup.may_have_landed());
     }
 
@@ -510,12 +508,12 @@ mod tests {
     #[test]
     fn release_is_announced_once() {
         // A7
-        let mut cleanup = deleting(&[5]);
-        let _ = late_reply(&mut cleanup, 5, &Reply::Unknown(Fault::TimedOut.into()));
+        let mut cleanup = On::deleting(&[5]);
+        let _ = cleanup.late_reply(5, &Reply::Unknown(Fault::TimedOut.into()));
         assert!(cleanup.announces());
-        let _ = answered(&mut cleanup, 10, &Reply::Absent);
-        cleanup.delete_sent(100, ms(10), 5, true);
-        let _ = answered(&mut cleanup, 20, &Reply::Absent);
+        let _ = cleanup.answered(10, &Reply::Absent);
+        cleanup.delete_sent(10, 5, true);
+        let _ = cleanup.answered(20, &Reply::Absent);
         assert!(cleanup.is_only_a_check());
         let _ = cleanup.schedule(6, false);
         assert!(!cleanup.announces());
@@ -524,27 +522,27 @@ mod tests {
     #[test]
     fn pending_check_survives_reuse_of_name() {
         // A4
-        let mut cleanup = Cleanup::default();
-        cleanup.ended_unknown(take(5));
+        let mut cleanup = On::new(&[]);
+        cleanup.cleanup.ended_unknown(ttl());
         for (emitted, confirmed) in [(0, 10), (200, 210), (1_009, 1_020)] {
             assert_eq!(cleanup.schedule(5, true), Send::Now);
-            cleanup.delete_sent(100, ms(emitted), 5, false);
-            assert_eq!(answered(&mut cleanup, confirmed, &DELETED), Send::No);
+            cleanup.delete_sent(emitted, 5, false);
+            assert_eq!(cleanup.answered(confirmed, &DELETED), Send::No);
             assert_eq!((cleanup.deadline(), cleanup.is_clear()), (Some(ms(1_010)), false), "{emitted}");
             // Until the check, deletes look for all retired numbers.
             let retired = Retired::all_to(5);
             assert_eq!(cleanup.numbers_to_delete(retired), (5, Some(retired)));
         }
         // A later attempt that ends `Unknown` is checked a TTL after the next delete.
-        cleanup.ended_unknown(take(6));
+        cleanup.cleanup.ended_unknown(ttl());
         assert_eq!(cleanup.schedule(6, true), Send::Now);
-        cleanup.delete_sent(100, ms(1_030), 6, false);
-        assert_eq!(answered(&mut cleanup, 1_040, &DELETED), Send::No);
+        cleanup.delete_sent(1_030, 6, false);
+        assert_eq!(cleanup.answered(1_040, &DELETED), Send::No);
         assert_eq!(cleanup.deadline(), Some(ms(2_040)));
         // A delete sent when the check is due replaces it.
         assert_eq!(cleanup.schedule(6, true), Send::Now);
-        cleanup.delete_sent(100, ms(2_040), 6, false);
-        assert_eq!(answered(&mut cleanup, 2_050, &Reply::Absent), Send::No);
+        cleanup.delete_sent(2_040, 6, false);
+        assert_eq!(cleanup.answered(2_050, &Reply::Absent), Send::No);
         assert!(cleanup.is_clear() && !cleanup.announces());
     }
 
@@ -553,23 +551,26 @@ mod tests {
     fn delete_names_likely_number_or_all_retired_numbers() {
         // A4
         let retired = Retired { upto: 2, after: 3, last: 4 };
-        let numbers_to_delete = |number| Cleanup { number, ..Cleanup::default() }.numbers_to_delete(retired);
+        let numbers_to_delete = |number| {
+            let on = On { cleanup: Cleanup { number, ..Cleanup::default() }, ..On::new(&[]) };
+            on.numbers_to_delete(retired)
+        };
         assert_eq!([0, 2].map(numbers_to_delete), [(0, Some(retired)), (2, None)]);
     }
 
     #[test]
     fn transiently_rejected_delete_is_retried_with_backoff() {
         // A4
-        let mut cleanup = deleting(&[]);
+        let mut cleanup = On::deleting(&[]);
         for (at, pause) in [(10, 40), (100, 80), (200, 160)] {
-            assert_eq!(answered(&mut cleanup, at, &rejected(ErrorClass::Transient)), Send::No);
+            assert_eq!(cleanup.answered(at, &rejected(ErrorClass::Transient)), Send::No);
             assert_eq!((cleanup.deadline(), cleanup.is_stalled()), (Some(ms(at + pause)), false));
             assert_eq!(cleanup.node_up(), Send::Now);
-            cleanup.delete_sent(100, ms(at + pause), 5, false);
+            cleanup.delete_sent(at + pause, 5, false);
             assert_eq!(cleanup.node_up(), Send::No);
         }
         // After a connection loss, the delete waits for the reconnect.
-        assert_eq!(answered(&mut cleanup, 500, &Reply::NotSent(Cause::Fault(Fault::Closed))), Send::No);
+        assert_eq!(cleanup.answered(500, &Reply::NotSent(Cause::Fault(Fault::Closed))), Send::No);
         assert_eq!((cleanup.deadline(), cleanup.is_stalled(), cleanup.node_up()), (None, true, Send::Now));
     }
 
@@ -579,21 +580,21 @@ mod tests {
     fn failed_delete_is_repeated_unless_the_attempt_itself_was_in_flight() {
         // A4, U1
         for (in_flight, stalled) in [(6, true), (5, false)] {
-            let mut cleanup = deleting(&[in_flight]);
+            let mut cleanup = On::deleting(&[in_flight]);
             let not_sent = Reply::NotSent(Cause::Fault(Fault::Closed));
-            assert_eq!(late_reply(&mut cleanup, in_flight, &not_sent), Send::No);
-            assert_eq!(answered(&mut cleanup, 500, &not_sent), Send::No);
+            assert_eq!(cleanup.late_reply(in_flight, &not_sent), Send::No);
+            assert_eq!(cleanup.answered(500, &not_sent), Send::No);
             assert_eq!((cleanup.is_stalled(), cleanup.is_clear()), (stalled, !stalled));
         }
     }
 
     #[test]
     fn refused_delete_is_dropped_unless_attempt_is_in_flight() {
-        let mut cleanup = deleting(&[]);
-        assert_eq!(answered(&mut cleanup, 10, &rejected(ErrorClass::Refused)), Send::No);
+        let mut cleanup = On::deleting(&[]);
+        assert_eq!(cleanup.answered(10, &rejected(ErrorClass::Refused)), Send::No);
         assert!(cleanup.is_clear() && !cleanup.announces());
-        let mut cleanup = deleting(&[5]);
-        assert_eq!(answered(&mut cleanup, 10, &rejected(ErrorClass::Refused)), Send::No);
+        let mut cleanup = On::deleting(&[5]);
+        assert_eq!(cleanup.answered(10, &rejected(ErrorClass::Refused)), Send::No);
         assert_eq!((cleanup.is_clear(), cleanup.deadline()), (false, Some(ms(50))));
     }
 
@@ -601,14 +602,14 @@ mod tests {
     #[test]
     fn refused_delete_with_announcement_is_repeated() {
         // U1
-        let mut cleanup = Cleanup::default();
+        let mut cleanup = On::new(&[]);
         assert_eq!(cleanup.schedule(5, true), Send::Now);
-        cleanup.delete_sent(100, ms(0), 5, true);
-        assert_eq!(answered(&mut cleanup, 10, &rejected(ErrorClass::Transient)), Send::No);
-        cleanup.delete_sent(100, ms(50), 5, true);
-        assert_eq!(answered(&mut cleanup, 60, &rejected(ErrorClass::Refused)), Send::Now);
-        cleanup.delete_sent(100, ms(60), 5, false);
-        assert_eq!(answered(&mut cleanup, 70, &rejected(ErrorClass::Refused)), Send::No);
+        cleanup.delete_sent(0, 5, true);
+        assert_eq!(cleanup.answered(10, &rejected(ErrorClass::Transient)), Send::No);
+        cleanup.delete_sent(50, 5, true);
+        assert_eq!(cleanup.answered(60, &rejected(ErrorClass::Refused)), Send::Now);
+        cleanup.delete_sent(60, 5, false);
+        assert_eq!(cleanup.answered(70, &rejected(ErrorClass::Refused)), Send::No);
         assert!(cleanup.is_clear());
     }
 

@@ -8,12 +8,12 @@ use core::time::Duration;
 use super::Redis;
 use super::wakeup::WakeRefusals;
 use crate::error::ConfigError;
-use crate::id::{CallOwner, ClientId, NodeId};
-use crate::lock::{self, Answer, ServerError};
+use crate::id::{CallId, CallOwner, ClientId, NodeId};
+use crate::lock::{self, Answer, Failure, MAX_TTL, ServerError, SharedState};
 use crate::redis::config::{Config, UnknownAge};
 use crate::redis::output::LocksOutput;
 use crate::redis::pipe::ServerInfo;
-use crate::redis::request::{Identity, Key, Reply, Request};
+use crate::redis::request::{FENCE_NAME, Identity, Key, Reply, Request};
 use crate::redis::verify::Verifications;
 use crate::time::Instant;
 
@@ -106,8 +106,10 @@ pub(crate) fn server_of(nodes: &[Node], place: usize) -> usize {
     run_id.and_then(|id| nodes.iter().position(|other| other.run_id.as_ref() == Some(id))).unwrap_or(place)
 }
 
-/// Environment of a step of a Redis lock.
+/// Environment of a step of a Redis lock, with its line.
 pub type Context = lock::Context<Redis>;
+/// What the store machine of a Redis lock sees in a step.
+pub(crate) type Env = lock::Env<Redis>;
 
 /// State shared by the locks of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -174,6 +176,29 @@ impl Shared {
     }
 }
 
+impl SharedState<Redis> for Shared {
+    fn refuses(&self) -> Option<Failure> {
+        self.duplicates.map(|(a, b)| Failure::EqualNodes(a, b))
+    }
+
+    fn servers(&self) -> u16 {
+        self.nodes.len() as u16
+    }
+
+    /// An extension of a token that does not exist changes nothing, and needs the same permissions
+    /// as a lock: to run scripts, and to read the fence counter. The TTL does not limit how long it
+    /// may wait for the connection.
+    fn ping(env: &mut Env, call: CallId) {
+        let key = Key::new(&env.config.prefix, FENCE_NAME.as_bytes());
+        let request = Request::Extend { key, number: 0, ttl_ms: MAX_TTL.as_millis() as u64, fence_block: 0 };
+        env.out.push_back(LocksOutput::Send { call, request });
+    }
+
+    fn stopped(_: &mut lock::Locks<Redis>, unreleased: u32) -> LocksOutput {
+        LocksOutput::Stopped { unreleased }
+    }
+}
+
 impl Context {
     /// Creates the environment for the nodes of `config`. `seed` is 64 bits of entropy for jitter.
     ///
@@ -191,7 +216,9 @@ impl Context {
         };
         Ok(Self::with(now, config, seed, shared))
     }
+}
 
+impl Env {
     pub(crate) const fn quorum(&self) -> usize {
         self.shared.nodes.len() / 2 + 1
     }
@@ -216,9 +243,16 @@ impl Context {
         if self.config.is_quorum() || !self.config.store.fencing { 0 } else { self.config.store.fence_block }
     }
 
-    /// Sends a request on behalf of the current lock and returns the serial of its call.
-    pub(crate) fn send(&mut self, node: NodeId, request: Request) -> u64 {
-        self.call(CallOwner::Lock(self.slot), node, request, self.config.request_timeout)
+    /// Emits a request, and returns the serial of its call.
+    pub(crate) fn send(&mut self, owner: CallOwner, node: NodeId, request: Request) -> u64 {
+        let call = self.next_call(owner, node);
+        self.out.push_back(LocksOutput::Send { call, request });
+        call.serial
+    }
+
+    /// Wakes a waiter of another client. Nothing depends on the reply.
+    pub(crate) fn announce(&mut self, node: NodeId, key: &Key) {
+        self.send(CallOwner::Nobody, node, Request::Announce { key: key.clone() });
     }
 
     pub(crate) fn listen(&mut self, node: NodeId, key: &Key, on: bool) {

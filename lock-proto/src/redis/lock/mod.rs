@@ -5,6 +5,7 @@
 //! name. All older tokens are retired, except those of lost holds whose guard still exists.
 
 mod attempt;
+mod calls;
 mod cleanup;
 mod context;
 mod held;
@@ -21,10 +22,11 @@ mod watchdog;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
-use core::time::Duration;
 
+use calls::{Call, Calls, Purpose};
 use cleanup::{Cleanup, Cleanups, Delete, Send};
 pub use context::Context;
+pub(crate) use context::Env;
 use context::{NodeSet, Shared};
 use pending_release::Releasing;
 use redlock::Round;
@@ -34,15 +36,15 @@ use watchdog::Hold;
 
 use super::config::{Config, Settings, Wake};
 use super::output::LocksOutput;
-use super::request::{FENCE_NAME, Key, RESERVED, Reply, Request};
+use super::request::{Key, RESERVED, Reply, Request};
 use super::token::Retired;
 use super::validity::Ttl;
 use crate::error::{Invalid, Misuse};
 use crate::fault::Fault;
-use crate::id::{CallId, LockId, NodeId};
+use crate::id::{LockId, NodeId};
 use crate::lock::{
-    self, Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Ended, ErrorClass, Event, Failure, Grant, Loss, MAX_TTL,
-    Release, Store, Tenure, Terms, check_name,
+    self, Acquire, Answer, Blocked, Cause, DEFAULT_TTL, ErrorClass, Fact, Holding, Order, Release, Store, Terms,
+    check_name,
 };
 use crate::time::Instant;
 
@@ -52,14 +54,27 @@ pub type Lock = lock::Lock<Redis>;
 /// A waiting acquisition.
 pub type Waiter = lock::Waiter<Ttl>;
 
-/// Redis-specific state of a lock.
+/// The store machine of one lock name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Redis {
+    key: Key,
+    /// The waiter for which the client contends.
+    head: Option<Waiter>,
+    contention: Contention,
+    hold: Option<Hold>,
+    /// What lost holds have left, whose guard is still alive.
+    left: Vec<(LockId, Remains)>,
+    releases: Vec<Releasing>,
+    calls: Calls,
     cleanups: Cleanups,
     subscription: Option<Subscription>,
     /// The nodes' last replies, for reports: to an attempt while there are waiters, and to a delete
     /// that failed while there are none. Empty before the first.
     answers: Vec<Answer>,
+    /// Attempts since the last grant.
+    tries: u32,
+    /// Why the last attempt for the head failed.
+    blocked: Option<Blocked>,
     /// Consecutive split votes. While the holder lacks a node, every attempt wins that node, so
     /// each round looks split.
     split_votes: u32,
@@ -74,7 +89,7 @@ pub struct Redis {
 
 /// Progress of the head of the queue towards the lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Contention {
+enum Contention {
     #[default]
     Idle,
     /// The head waits until its next attempt.
@@ -87,232 +102,51 @@ pub enum Contention {
 
 /// The nodes that may still have the token of an ended hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Remains {
+struct Remains {
     number: u64,
+    /// When the validity of the keys ends.
+    valid_until: Instant,
     nodes: NodeSet,
     /// Nodes on which another client's value was seen.
     others: NodeSet,
 }
 
+impl Terms for Ttl {
+    /// No request shortens the life of a key: a renewal in flight could follow it.
+    fn may_follow(&self, holder: &Self) -> bool {
+        self >= holder
+    }
+}
+
 impl Store for Redis {
     type Key = Key;
     type Terms = Ttl;
-    type Contention = Contention;
-    type Hold = Hold;
-    type Remains = Remains;
-    type Releasing = Releasing;
     type Settings = Settings;
     type Shared = Shared;
-    type Request = Request;
     type Output = LocksOutput;
 
-    fn new() -> Self {
+    fn new(key: Key) -> Self {
         Self {
+            key,
+            head: None,
+            contention: Contention::Idle,
+            hold: None,
+            left: Vec::new(),
+            releases: Vec::new(),
+            calls: Calls::default(),
             cleanups: Cleanups::default(),
             subscription: None,
             answers: Vec::new(),
+            tries: 0,
+            blocked: None,
             split_votes: 0,
             backoff_until: None,
             overtook: false,
         }
     }
 
-    fn refuses(ctx: &Context) -> Option<Failure> {
-        ctx.shared.duplicates.map(|(a, b)| Failure::EqualNodes(a, b))
-    }
-
-    fn contend(lock: &mut Lock, ctx: &mut Context) {
-        lock.begin(ctx);
-    }
-
-    fn new_head(lock: &mut Lock, ctx: &mut Context, _: &Waiter) {
-        // The new head takes over a round in flight, unless its keys would outlive their holder by
-        // more than the head's TTL.
-        // A8
-        if let Contention::Trying(round) = &lock.contention {
-            if lock.waiters.head().is_none_or(|head| round.ttl <= head.terms) {
-                return;
-            }
-            let round = round.clone();
-            lock.contention = Contention::Idle;
-            lock.end_round(ctx, &round, false);
-        }
-        lock.start_round(ctx);
-    }
-
-    fn nobody_waits(lock: &mut Lock, ctx: &mut Context) {
-        lock.forward_signal(ctx);
-        lock.unsubscribe(ctx);
-        lock.tries = 0;
-        lock.store.answers.clear();
-        if let Contention::Trying(round) = mem::take(&mut lock.contention) {
-            lock.end_round(ctx, &round, true);
-        }
-    }
-
-    fn answers(lock: &Lock) -> Box<[Answer]> {
-        match (&lock.hold, &lock.contention) {
-            (Some(hold), _) => hold.report(),
-            (None, Contention::Trying(round)) => lock.answers_with(round).into(),
-            (None, Contention::Idle | Contention::Paused { .. } | Contention::Releasing { .. }) => {
-                lock.store.answers.iter().cloned().collect()
-            }
-        }
-    }
-
-    fn tenure(hold: &Hold) -> &Tenure<Ttl> {
-        &hold.tenure
-    }
-
-    fn tenure_mut(hold: &mut Hold) -> &mut Tenure<Ttl> {
-        &mut hold.tenure
-    }
-
-    #[inline]
-    fn terms(hold: &Hold, ctx: &Context) -> Terms {
-        Terms { until: hold.keys_until(ctx.quorum()), ttl: hold.ttl().nanos(), at_risk: ctx.config.at_risk }
-    }
-
-    fn loss(hold: &Hold, ctx: &Context) -> Option<Loss> {
-        hold.loss(ctx.now, ctx.quorum())
-    }
-
-    fn grant(hold: &mut Hold, ctx: &mut Context) -> Grant {
-        let valid_until = hold.tenure.valid_until(hold.keys_until(ctx.quorum()));
-        Grant {
-            token: ctx.shared.identity.token(hold.number),
-            fence: hold.fence(),
-            fence_ahead_ms: hold.fence_ahead_ms(),
-            ttl: hold.keys_ttl.duration(),
-            valid_until,
-        }
-    }
-
-    fn keep(lock: &mut Lock, ctx: &mut Context) {
-        lock.send_due(ctx);
-    }
-
-    fn extend(lock: &mut Lock, ctx: &mut Context) {
-        if let Some(hold) = &mut lock.hold {
-            hold.extend(ctx.now);
-        }
-        lock.watch(ctx);
-    }
-
-    fn may_hand_over(hold: &Hold, next: &Waiter, ctx: &Context) -> bool {
-        // No request shortens the life of a key: a renewal in flight could follow it.
-        let outlives_next = hold.keys_ttl > next.terms;
-        ctx.now < hold.keys_until(ctx.quorum()) && ctx.now < hold.handover_until && !outlives_next
-    }
-
-    fn hand_over(lock: &mut Lock, ctx: &mut Context, next: Waiter) {
-        let Some(hold) = &mut lock.hold else { return };
-        if hold.hand_over(ctx.now, next, ctx.quorum(), ctx.seed) {
-            lock.offer(ctx);
-        } else {
-            lock.watch(ctx);
-        }
-    }
-
-    fn end(lock: &mut Lock, _: &mut Context, hold: &Hold, _: Option<Loss>) -> Remains {
-        Remains { number: hold.number, nodes: lock.nodes_of(hold), others: hold.others() }
-    }
-
-    /// While the guard is alive, nothing is sent that would delete the key.
-    // H6
-    fn lost(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>, guarded: bool) {
-        if !guarded {
-            Self::clean_up(lock, ctx, ended);
-        }
-    }
-
-    fn clean_up(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>) {
-        lock.schedule_all(ctx, ended.remains.nodes, ended.remains.number);
-    }
-
-    /// Backs off for one wake-up round trip, so that other processes can take the lock. The
-    /// acquisition may have taken longer, such as to open the connection.
-    fn handover_window_ended(lock: &mut Lock, ctx: &mut Context, hold: &Hold) {
-        let store = &ctx.config.store;
-        let pause = store.handover_pause + hold.round_trip.min(store.poll.every);
-        lock.contention = Contention::Paused { until: ctx.now + pause };
-    }
-
-    fn releasing(lock: &Lock, ctx: &Context, ended: &Ended<Self>) -> Releasing {
-        Releasing::new(ctx.now, ended, lock.store.cleanups.deleting())
-    }
-
-    fn released(releasing: &Releasing, ctx: &Context) -> Option<Release> {
-        releasing.outcome(ctx.quorum())
-    }
-
-    fn not_released(&self, releasing: &Releasing, ctx: &Context) -> Box<[Answer]> {
-        let answer = |(index, node): (usize, &context::Node)| {
-            if !releasing.awaits(NodeId::new(index as u16)) {
-                return Answer::Granted;
-            }
-            match (self.answers.get(index).cloned().unwrap_or_default(), &node.login_refused) {
-                // A delete that failed with its connection waits for the next one.
-                (Answer::Unreachable(_) | Answer::Unknown(Cause::Fault(_)), Some(error)) => {
-                    Answer::Unreachable(error.clone().into())
-                }
-                (answer, _) => answer,
-            }
-        };
-        let answers: Box<[Answer]> = ctx.shared.nodes.iter().enumerate().map(answer).collect();
-        let none_failed = answers.iter().all(|answer| matches!(answer, Answer::Silent | Answer::Granted));
-        if none_failed { Box::default() } else { answers }
-    }
-
-    fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.store.backoff_until = lock.store.backoff_until.filter(|until| *until > ctx.now);
-        match &lock.contention {
-            Contention::Trying(_) => lock.judge(ctx),
-            Contention::Paused { until } | Contention::Releasing { until } if *until <= ctx.now => {
-                lock.start_round(ctx)
-            }
-            Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => {}
-        }
-        for node in lock.store.cleanups.due(ctx.now).iter() {
-            lock.run_cleanup(ctx, node, Send::Now);
-        }
-    }
-
-    fn contention_deadline(contention: &Contention) -> Option<(Instant, &'static str)> {
-        match contention {
-            Contention::Idle => None,
-            Contention::Paused { until } => Some((*until, "next attempt")),
-            Contention::Releasing { until } => Some((*until, "own release")),
-            Contention::Trying(round) => Some((round.deadline, "end of a round")),
-        }
-    }
-
-    fn hold_deadline(hold: &Hold, _: &Context) -> (Instant, &'static str) {
-        (hold.deadline(), "watchdog")
-    }
-
-    fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let deletes = self.cleanups.iter().filter_map(Cleanup::deadline).min().map(|at| (at, "compensating delete"));
-        match (self.backoff_until, deletes) {
-            (Some(at), Some((delete, _))) if delete < at => deletes,
-            (Some(at), _) => Some((at, "yielding to a woken waiter")),
-            (None, deletes) => deletes,
-        }
-    }
-
-    fn shutdown(lock: &mut Lock, _: &mut Context) {
-        lock.store.backoff_until = None;
-    }
-
-    /// Ignores pending deletes on a silent minority. They block nobody, and the keys expire.
-    fn is_drained(&self, ctx: &Context) -> bool {
-        let mut open = self.cleanups.iter().filter(|cleanup| !cleanup.is_clear() && !cleanup.is_only_a_check());
-        let silent = self.cleanups.iter().filter(|cleanup| cleanup.is_stalled()).count();
-        silent < ctx.quorum() && open.all(Cleanup::is_stalled)
-    }
-
-    fn is_over(&self) -> bool {
-        self.cleanups.is_empty() && self.backoff_until.is_none()
+    fn key(&self) -> &Key {
+        &self.key
     }
 
     fn terms_of(config: &Config, request: &Acquire) -> Result<(Key, Ttl), Misuse> {
@@ -324,152 +158,381 @@ impl Store for Redis {
         Ok((key, Ttl::new(request.ttl.unwrap_or(DEFAULT_TTL), request.renew, config)?))
     }
 
-    fn request(call: CallId, request: Request, _: Duration) -> LocksOutput {
-        LocksOutput::Send { call, request }
+    fn order(&mut self, env: &mut Env, order: Order<Ttl>) {
+        match order {
+            Order::Contend(head) => self.contend(env, head),
+            Order::Claim(_) => {
+                if let Some(hold) = &mut self.hold {
+                    hold.is_claimed = true;
+                }
+                self.renew(env);
+            }
+            Order::Extend(_) => {
+                if let Some(hold) = &mut self.hold {
+                    hold.extend(env.now);
+                }
+                self.renew(env);
+            }
+            Order::HandOver { to, .. } => self.hand_over(env, &to),
+            // While the guard is alive, nothing is sent that would delete the key.
+            // H6
+            Order::Leave { id, .. } => {
+                let remains = self.end_hold(env);
+                self.left.extend(remains.map(|remains| (id, remains)));
+            }
+            Order::End { id, answer, yields, .. } => self.end(env, id, answer, yields),
+            Order::GiveUp(id) => {
+                if let Some(place) = self.releases.iter().position(|release| release.id == id) {
+                    let release = self.releases.swap_remove(place);
+                    self.released(env, &release, Release::Unknown);
+                }
+            }
+            Order::ShutDown => self.backoff_until = None,
+        }
     }
 
-    fn event(lock: LockId, event: Event) -> LocksOutput {
-        LocksOutput::Event { lock, event }
-    }
-
-    fn servers(ctx: &Context) -> u16 {
-        ctx.shared.nodes.len() as u16
-    }
-
-    /// An extension of a token that does not exist changes nothing, and needs the same permissions
-    /// as a lock: to run scripts, and to read the fence counter. The TTL does not limit how long it
-    /// may wait for the connection.
-    fn ping(ctx: &mut Context) -> Request {
-        let key = Key::new(&ctx.config.prefix, FENCE_NAME.as_bytes());
-        Request::Extend { key, number: 0, ttl_ms: MAX_TTL.as_millis() as u64, fence_block: 0 }
-    }
-
-    fn stopped(_: &mut lock::Locks<Self>, unreleased: u32) -> LocksOutput {
-        LocksOutput::Stopped { unreleased }
+    fn timeout(&mut self, env: &mut Env) {
+        self.renew(env);
+        self.backoff_until = self.backoff_until.filter(|until| *until > env.now);
+        match &self.contention {
+            Contention::Trying(_) => self.judge(env),
+            Contention::Paused { until } | Contention::Releasing { until } if *until <= env.now => {
+                self.start_round(env);
+            }
+            Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => {}
+        }
+        for node in self.cleanups.due(env.now).iter() {
+            self.run_cleanup(env, node, Send::Now);
+        }
+        self.answer_releases(env);
     }
 
     #[inline]
-    fn after_step(lock: &mut Lock, _: &mut Context) {
-        lock.store.cleanups.tidy();
+    fn deadline(&self, _: &Env) -> Option<(Instant, &'static str)> {
+        let mut next = match &self.contention {
+            Contention::Idle => None,
+            Contention::Paused { until } => Some((*until, "next attempt")),
+            Contention::Releasing { until } => Some((*until, "own release")),
+            Contention::Trying(round) => Some((round.deadline, "end of a round")),
+        };
+        let mut or_at = |at: Option<Instant>, why: &'static str| {
+            if let Some(at) = at
+                && next.is_none_or(|(first, _)| at < first)
+            {
+                next = Some((at, why));
+            }
+        };
+        if let Some(hold) = &self.hold {
+            or_at(hold.deadline(), "watchdog");
+        }
+        or_at(self.backoff_until, "yielding to a woken waiter");
+        for cleanup in self.cleanups.iter() {
+            or_at(cleanup.deadline(), "compensating delete");
+        }
+        next
+    }
+
+    #[inline]
+    fn holding(&self, env: &Env, id: LockId) -> Option<Holding> {
+        let hold = self.hold.as_ref().filter(|hold| hold.id == id)?;
+        Some(hold.holding(env.now, env.quorum()))
+    }
+
+    fn answers(&self) -> Box<[Answer]> {
+        match (&self.hold, &self.contention) {
+            (Some(hold), _) => hold.report(),
+            (None, Contention::Trying(round)) => self.answers_with(round).into(),
+            (None, Contention::Idle | Contention::Paused { .. } | Contention::Releasing { .. }) => {
+                self.answers.iter().cloned().collect()
+            }
+        }
+    }
+
+    #[inline]
+    fn after_step(&mut self, _: &mut Env) {
+        self.cleanups.tidy();
+    }
+
+    /// Ignores pending deletes on a silent minority. They block nobody, and the keys expire.
+    fn is_drained(&self, env: &Env) -> bool {
+        let stalled = |node| self.cleanups.get(node).is_some_and(Cleanup::is_stalled);
+        let mut open = self.cleanups.iter().filter(|cleanup| !cleanup.is_clear() && !cleanup.is_only_a_check());
+        let silent = self.cleanups.iter().filter(|cleanup| cleanup.is_stalled()).count();
+        let all_stalled = silent < env.quorum() && open.all(Cleanup::is_stalled);
+        self.is_idle() && all_stalled && !self.calls.any_take(|node| !stalled(node))
+    }
+
+    fn is_over(&self) -> bool {
+        let is_clear = self.cleanups.is_empty() && !self.calls.any_take(|_| true);
+        self.is_idle() && is_clear && self.left.is_empty() && self.backoff_until.is_none()
     }
 }
 
 impl Lock {
     /// Returns true if the cleanup needs no connection now.
     pub(crate) fn may_rest(&self) -> bool {
-        self.store.cleanups.iter().all(|cleanup| cleanup.is_clear() || cleanup.is_only_a_check())
+        let rests = |cleanup: &Cleanup| cleanup.is_clear() || cleanup.is_only_a_check();
+        self.store.cleanups.iter().all(rests) && !self.store.calls.any_take(|_| true)
+    }
+
+    /// Processes an input of the store machine.
+    fn store_step<R>(&mut self, ctx: &mut Context, input: impl FnOnce(&mut Redis, &mut Env) -> R) -> R {
+        self.step(ctx, |lock, ctx| input(&mut lock.store, &mut ctx.env))
     }
 
     /// Handles the reply to the call with this serial.
-    pub fn reply(&mut self, ctx: &mut Context, node: NodeId, serial: u64, reply: &Reply) {
-        self.expire(ctx);
-        if let Contention::Trying(round) = &self.contention
-            && let Some(take) = round.take(node).filter(|take| take.serial == serial)
-        {
-            if matches!(reply, Reply::Unknown(_)) {
-                self.store.cleanups.of(node).ended_unknown(take);
-            }
-            return self.take_answered(ctx, node, take, reply);
+    pub fn reply(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
+        self.store_step(ctx, |store, env| store.reply(env, serial, reply));
+    }
+
+    /// Handles a new connection to a node.
+    pub fn node_up(&mut self, ctx: &mut Context, node: NodeId) {
+        self.store_step(ctx, |store, env| store.node_up(env, node));
+    }
+
+    /// The node confirmed the subscription to releases.
+    pub fn subscribed(&mut self, ctx: &mut Context, node: NodeId) {
+        self.store_step(ctx, |store, env| store.subscribed(env, node));
+    }
+
+    /// The node no longer reports releases.
+    pub fn unsubscribed(&mut self, ctx: &mut Context, node: NodeId) {
+        self.store_step(ctx, |store, env| store.unsubscribed(env, node));
+    }
+
+    /// The node reported a release. Returns true if a waiter here needs it.
+    pub fn signalled(&mut self, ctx: &mut Context, node: NodeId) -> bool {
+        self.store_step(ctx, |store, env| store.signalled(env, node))
+    }
+
+    /// Verifies the hold on the node, and returns the serial of the request.
+    // Q7
+    pub(crate) fn verify(&mut self, ctx: &mut Context, node: NodeId) -> Option<u64> {
+        self.store_step(ctx, |store, env| {
+            store.hold.as_mut()?.verify(env.now, node);
+            store.renew(env);
+            store.calls.renewal(node)
+        })
+    }
+}
+
+impl Redis {
+    fn is_idle(&self) -> bool {
+        self.hold.is_none() && self.releases.is_empty() && self.contention == Contention::Idle
+    }
+
+    /// Contends for this waiter, or for nobody.
+    fn contend(&mut self, env: &mut Env, head: Option<Waiter>) {
+        let before = mem::replace(&mut self.head, head);
+        match (before, self.head) {
+            (_, None) => self.nobody_waits(env),
+            (Some(_), Some(head)) => self.new_head(env, &head),
+            // The hold before it was released, and other clients go first.
+            (None, Some(_)) if self.contention != Contention::Idle => {}
+            (None, Some(_)) => self.begin(env),
         }
-        if let Some(cleanup) = self.store.cleanups.get_mut(node)
-            && let Some(take) = cleanup.settle(serial, reply)
-        {
-            return self.take_answered(ctx, node, take, reply);
+    }
+
+    /// The new head takes over a round in flight, unless its keys would outlive their holder by more
+    /// than the head's TTL.
+    // A8
+    fn new_head(&mut self, env: &mut Env, head: &Waiter) {
+        self.blocked = None;
+        match mem::take(&mut self.contention) {
+            Contention::Trying(round) if round.ttl <= head.terms => self.contention = Contention::Trying(round),
+            Contention::Trying(round) => {
+                self.end_round(env, &round, false);
+                self.start_round(env);
+            }
+            Contention::Idle | Contention::Paused { .. } | Contention::Releasing { .. } => self.start_round(env),
         }
-        if let Some(cleanup) = self.store.cleanups.get_mut(node)
-            && let Some(delete) = cleanup.delete(serial)
-        {
-            let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
-            if let Reply::Rejected(error) = reply
-                && refused
-                && delete.announce
-            {
-                ctx.shared.wake_refusals.insert(ctx.now, node, &self.key, error);
+    }
+
+    fn nobody_waits(&mut self, env: &mut Env) {
+        self.forward_signal(env);
+        self.unsubscribe(env);
+        self.tries = 0;
+        self.answers.clear();
+        if let Contention::Trying(round) = mem::take(&mut self.contention) {
+            self.end_round(env, &round, true);
+        }
+    }
+
+    fn hand_over(&mut self, env: &mut Env, to: &Waiter) {
+        let quorum = env.quorum();
+        let complete = self.hold.as_mut().is_some_and(|hold| hold.hand_over(env.now, to, quorum, env.seed));
+        if complete {
+            self.offer(env);
+        } else {
+            self.renew(env);
+        }
+    }
+
+    fn end_hold(&mut self, env: &Env) -> Option<Remains> {
+        let hold = self.hold.take()?;
+        let valid_until = hold.keys_until(env.quorum()).unwrap_or(env.now);
+        Some(Remains { number: hold.number, valid_until, nodes: self.nodes_of(&hold), others: hold.others() })
+    }
+
+    /// Deletes what the hold of this acquisition has left. `yields`: other clients go first.
+    fn end(&mut self, env: &mut Env, id: LockId, answer: bool, yields: bool) {
+        if yields && let Some(hold) = &self.hold {
+            // For one wake-up round trip. The acquisition may have taken longer, such as to open the
+            // connection.
+            let store = &env.config.store;
+            let pause = store.handover_pause + hold.round_trip.min(store.poll.every);
+            self.contention = Contention::Paused { until: env.now + pause };
+        }
+        let left = self.left.iter().position(|(left, _)| *left == id).map(|place| self.left.swap_remove(place).1);
+        let Some(remains) = left.or_else(|| self.end_hold(env)) else { return };
+        if answer {
+            self.releases.push(Releasing::new(id, env.now, remains, self.cleanups.deleting()));
+        }
+        self.schedule_all(env, remains.nodes, remains.number);
+        self.answer_releases(env);
+    }
+
+    fn answer_releases(&mut self, env: &mut Env) {
+        let quorum = env.quorum();
+        let mut place = 0;
+        while let Some(release) = self.releases.get(place) {
+            if let Some(outcome) = release.outcome(quorum) {
+                let release = self.releases.remove(place);
+                self.released(env, &release, outcome);
+            } else {
+                place += 1;
             }
-            let elsewhere = Reply::NotSent(Fault::NotNeeded.into());
-            let (found, send) = match ctx.shared.away_until(ctx.now, node) {
-                Some(until) => (&elsewhere, cleanup.led_elsewhere(until)),
-                None => (reply, cleanup.answered(ctx.now, delete, reply)),
-            };
-            let failed = refused || matches!(found, Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)));
-            let given_up = failed && cleanup.is_clear();
-            if let Reply::Rejected(_) | Reply::NotSent(_) | Reply::Unknown(_) = found {
-                self.delete_failed(ctx, node, found);
+        }
+    }
+
+    fn released(&self, env: &mut Env, release: &Releasing, outcome: Release) {
+        let nodes = if outcome == Release::Unknown { self.not_released(env, release) } else { Box::default() };
+        env.report(Fact::Released(release.id, outcome, nodes));
+    }
+
+    /// Returns the last reply of each server to an unconfirmed release; empty if none has failed.
+    #[cold]
+    fn not_released(&self, env: &Env, release: &Releasing) -> Box<[Answer]> {
+        let answer = |(index, node): (usize, &context::Node)| {
+            if !release.awaits(NodeId::new(index as u16)) {
+                return Answer::Granted;
             }
-            // No other client has the key if a later acquisition of this one has.
-            // U1
-            let own = matches!(found, Reply::Taken) && self.has_token_since(node, delete);
-            let seen = if own { &Reply::Absent } else { found };
-            for back in &mut self.releases {
-                back.store.answered(node, delete, seen);
-                if given_up && refused {
-                    back.store.refused(node);
-                } else if given_up {
-                    back.store.has_none(node);
+            match (self.answers.get(index).cloned().unwrap_or_default(), &node.login_refused) {
+                // A delete that failed with its connection waits for the next one.
+                (Answer::Unreachable(_) | Answer::Unknown(Cause::Fault(_)), Some(error)) => {
+                    Answer::Unreachable(error.clone().into())
                 }
+                (answer, _) => answer,
             }
-            self.run_cleanup(ctx, node, send);
-            self.answer_releases(ctx);
-            if let Reply::Deleted { awaited, .. } = reply {
-                self.store.overtook = *awaited && matches!(self.contention, Contention::Trying(_));
-                if *awaited {
-                    self.yield_to_woken(ctx, delete.emitted);
-                }
-            }
-            self.own_release_answered(ctx);
-            return;
+        };
+        let answers: Box<[Answer]> = env.shared.nodes.iter().enumerate().map(answer).collect();
+        let none_failed = answers.iter().all(|answer| matches!(answer, Answer::Silent | Answer::Granted));
+        if none_failed { Box::default() } else { answers }
+    }
+
+    /// Passes a reply on by the purpose of its call. Replies to unknown calls are dropped.
+    fn reply(&mut self, env: &mut Env, serial: u64, reply: &Reply) {
+        let Some(call) = self.calls.settle(serial) else { return };
+        match call.purpose {
+            Purpose::Take(take) => self.take_answered(env, call, take, reply),
+            Purpose::Renew { number, ttl } => self.renewal_answered(env, call, number, ttl, reply),
+            Purpose::Delete => self.delete_answered(env, call, reply),
         }
-        self.renewal_answered(ctx, node, serial, reply);
+    }
+
+    fn delete_answered(&mut self, env: &mut Env, call: Call, reply: &Reply) {
+        let node = call.node;
+        let takes = self.calls.takes(node);
+        let cleanup = self.cleanups.of(node);
+        let Some(delete) = cleanup.deleting() else { return };
+        let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
+        if let Reply::Rejected(error) = reply
+            && refused
+            && delete.announce
+        {
+            env.shared.wake_refusals.insert(env.now, node, &self.key, error);
+        }
+        let elsewhere = Reply::NotSent(Fault::NotNeeded.into());
+        let (found, send) = match env.shared.away_until(env.now, node) {
+            Some(until) => (&elsewhere, cleanup.led_elsewhere(takes, delete, until)),
+            None => (reply, cleanup.answered(takes, env.now, delete, reply)),
+        };
+        let failed = refused || matches!(found, Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)));
+        let given_up = failed && cleanup.is_clear() && takes.are_settled(delete.covers);
+        if let Reply::Rejected(_) | Reply::NotSent(_) | Reply::Unknown(_) = found {
+            self.delete_failed(env, node, found);
+        }
+        // No other client has the key if a later acquisition of this one has.
+        // U1
+        let own = matches!(found, Reply::Taken) && self.has_token_since(node, delete);
+        let seen = if own { &Reply::Absent } else { found };
+        for release in &mut self.releases {
+            release.answered(node, delete, seen);
+            if given_up && refused {
+                release.refused(node);
+            } else if given_up {
+                release.has_none(node);
+            }
+        }
+        self.run_cleanup(env, node, send);
+        self.answer_releases(env);
+        if let Reply::Deleted { awaited, .. } = reply {
+            self.overtook = *awaited && matches!(self.contention, Contention::Trying(_));
+            if *awaited {
+                self.yield_to_woken(env, delete.emitted);
+            }
+        }
+        self.own_release_answered(env);
     }
 
     /// Returns true if the node has confirmed a token that the delete was not to remove: it is held,
     /// lost, about to be held, or about to be deleted.
     fn has_token_since(&self, node: NodeId, delete: Delete) -> bool {
         let held = self.hold.as_ref().filter(|hold| hold.has(node)).map(|hold| hold.number);
-        let lost = self.lost.iter().map(|lost| lost.remains).filter(|lost| lost.nodes.contains(node));
+        let left = self.left.iter().filter(|(_, remains)| remains.nodes.contains(node));
         let granted = match &self.contention {
             Contention::Trying(round) if round.has_granted(node) => Some(round.number),
             Contention::Trying(_) | Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => None,
         };
-        let to_delete = self.store.cleanups.get(node).and_then(Cleanup::answered_number);
-        let mut numbers = lost.map(|lost| lost.number).chain(held).chain(granted).chain(to_delete);
+        let takes = self.calls.takes(node);
+        let to_delete = self.cleanups.get(node).and_then(|cleanup| cleanup.answered_number(takes));
+        let mut numbers = left.map(|(_, remains)| remains.number).chain(held).chain(granted).chain(to_delete);
         numbers.any(|number| !delete.may_remove(number))
     }
 
     /// Records the reply for a report. Waiters have their own.
     #[cold]
-    fn delete_failed(&mut self, ctx: &Context, node: NodeId, reply: &Reply) {
-        if self.hold.is_none() && self.waiters.is_empty() {
-            self.store.answers.resize(ctx.shared.nodes.len(), Answer::Silent);
-            if let Some(answer) = self.store.answers.get_mut(node.index()) {
+    fn delete_failed(&mut self, env: &Env, node: NodeId, reply: &Reply) {
+        if self.hold.is_none() && self.head.is_none() {
+            self.answers.resize(env.shared.nodes.len(), Answer::Silent);
+            if let Some(answer) = self.answers.get_mut(node.index()) {
                 *answer = answer_to_take(reply);
             }
         }
     }
 
-    /// Handles a new connection to a node.
-    pub fn node_up(&mut self, ctx: &mut Context, node: NodeId) {
-        self.expire(ctx);
-        if let Some(cleanup) = self.store.cleanups.get(node) {
+    fn node_up(&mut self, env: &mut Env, node: NodeId) {
+        if let Some(cleanup) = self.cleanups.get(node) {
             let send = cleanup.node_up();
-            self.run_cleanup(ctx, node, send);
+            self.run_cleanup(env, node, send);
         }
-        let below_quorum = self.below_quorum();
         if let Some(hold) = &mut self.hold {
-            if hold.node_up(ctx, node) {
-                self.store.cleanups.of(node).granted(hold.number);
+            if hold.node_up(env, node) {
+                self.cleanups.of(node).granted(hold.number);
             }
-            // The hold may have lost its quorum.
-            self.expire(ctx);
-            return self.watch(ctx);
+            // It may have lost its quorum.
+            if let Some(loss) = hold.loss(env.now, env.quorum()) {
+                return env.report(Fact::Lost(hold.id, loss));
+            }
+            return self.renew(env);
         }
         match &self.contention {
-            Contention::Paused { .. } if below_quorum || ctx.shared.duplicates.is_some() => {
-                self.start_round(ctx);
+            Contention::Paused { .. } if self.below_quorum() || env.shared.duplicates.is_some() => {
+                self.start_round(env);
             }
             Contention::Trying(_) => {
-                self.withdraw_excluded(ctx, node);
-                self.judge(ctx);
+                self.withdraw_excluded(env, node);
+                self.judge(env);
             }
             Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => {}
         }
@@ -479,18 +542,7 @@ impl Lock {
     /// a renewal or a top-up failed there.
     pub(crate) fn to_verify(&self, node: NodeId, changed: bool, quorum: usize) -> Option<Instant> {
         let hold = self.hold.as_ref().filter(|hold| changed && hold.has(node) || hold.missed_renewal(node))?;
-        Some(hold.tenure.valid_until(hold.keys_until(quorum)))
-    }
-
-    /// Verifies the hold on the node and returns the serial of the request.
-    // Q7
-    pub(crate) fn verify(&mut self, ctx: &mut Context, node: NodeId) -> Option<u64> {
-        self.expire(ctx);
-        if let Some(hold) = &mut self.hold {
-            hold.verify(ctx.now, node);
-            self.watch(ctx);
-        }
-        self.hold.as_ref()?.shares.get(node.index())?.call.map(|call| call.serial)
+        hold.keys_until(quorum)
     }
 
     /// Returns true if the head lacks reachable nodes, rather than waits for a holder.
@@ -499,14 +551,14 @@ impl Lock {
     }
 
     /// Returns the token numbers that may be replaced or deleted now.
-    fn retired(&self, ctx: &Context) -> Retired {
+    fn retired(&self, env: &Env) -> Retired {
         let last = match (&self.hold, &self.contention) {
             (Some(hold), _) => hold.number - 1,
             (None, Contention::Trying(round)) => round.number - 1,
-            (None, Contention::Idle | Contention::Paused { .. } | Contention::Releasing { .. }) => ctx.number,
+            (None, Contention::Idle | Contention::Paused { .. } | Contention::Releasing { .. }) => env.number,
         };
-        let lost = self.lost.iter().map(|ended| ended.remains.number);
-        match (lost.clone().min(), lost.max()) {
+        let left = self.left.iter().map(|(_, remains)| remains.number);
+        match (left.clone().min(), left.max()) {
             (Some(first), Some(after)) => Retired { upto: first - 1, after, last: last.max(after) },
             (_, _) => Retired::all_to(last),
         }
@@ -514,34 +566,35 @@ impl Lock {
 
     /// Schedules deletes on these nodes, and on the node that wakes waiters.
     // A7
-    fn schedule_all(&mut self, ctx: &mut Context, nodes: NodeSet, number: u64) {
-        for node in self.with_wake_node(ctx, nodes).iter() {
+    fn schedule_all(&mut self, env: &mut Env, nodes: NodeSet, number: u64) {
+        for node in self.with_wake_node(env, nodes).iter() {
             if nodes.contains(node) {
-                self.schedule(ctx, node, number, true);
+                self.schedule(env, node, number, true);
             } else {
-                let send = self.store.cleanups.of(node).schedule_announcement(number);
-                self.run_cleanup(ctx, node, send);
+                let send = self.cleanups.of(node).schedule_announcement(number);
+                self.run_cleanup(env, node, send);
             }
         }
     }
 
-    fn schedule(&mut self, ctx: &mut Context, node: NodeId, number: u64, announce: bool) {
-        let send = self.store.cleanups.of(node).schedule(number, announce);
-        self.run_cleanup(ctx, node, send);
+    fn schedule(&mut self, env: &mut Env, node: NodeId, number: u64, announce: bool) {
+        let send = self.cleanups.of(node).schedule(self.calls.takes(node), number, announce);
+        self.run_cleanup(env, node, send);
     }
 
-    fn run_cleanup(&mut self, ctx: &mut Context, node: NodeId, send: Send) {
+    fn run_cleanup(&mut self, env: &mut Env, node: NodeId, send: Send) {
         if send == Send::No {
             return;
         }
-        let retired = self.retired(ctx);
-        let cleanup = self.store.cleanups.of(node);
+        let retired = self.retired(env);
+        let cleanup = self.cleanups.of(node);
         let announce =
-            cleanup.announces() && ctx.config.store.wake == Wake::Notify && !ctx.refuses_wake(node, &self.key);
+            cleanup.announces() && env.config.store.wake == Wake::Notify && !env.refuses_wake(node, &self.key);
         let last = retired.last;
-        let (number, retired) = cleanup.numbers_to_delete(retired);
+        let takes = self.calls.takes(node);
+        let (number, retired) = cleanup.numbers_to_delete(takes, retired);
+        cleanup.delete_sent(takes, env.now, last, announce);
         let request = Request::Release { key: self.key.clone(), number, retired, announce };
-        let serial = ctx.send(node, request);
-        cleanup.delete_sent(serial, ctx.now, last, announce);
+        self.calls.send(env, node, request, Purpose::Delete);
     }
 }

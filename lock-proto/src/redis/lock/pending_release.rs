@@ -1,17 +1,18 @@
 //! Result of a release, from what its deletes found.
 // U1
 
-use super::Redis;
+use super::Remains;
 use super::cleanup::Delete;
 use super::context::NodeSet;
-use crate::id::NodeId;
-use crate::lock::{Ended, Release};
+use crate::id::{LockId, NodeId};
+use crate::lock::Release;
 use crate::redis::request::Reply;
 use crate::time::Instant;
 
 /// What the deletes of a release have found so far.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Releasing {
+pub(super) struct Releasing {
+    pub(super) id: LockId,
     number: u64,
     /// The end of the hold's validity.
     valid_until: Instant,
@@ -33,12 +34,12 @@ pub struct Releasing {
 
 impl Releasing {
     /// `before`: nodes with a delete in flight.
-    pub(crate) fn new(now: Instant, ended: &Ended<Redis>, before: NodeSet) -> Self {
-        let Ended { valid_until, remains, .. } = *ended;
+    pub(crate) fn new(id: LockId, now: Instant, remains: Remains, before: NodeSet) -> Self {
         Self {
+            id,
             number: remains.number,
-            valid_until,
-            valid: now < valid_until,
+            valid_until: remains.valid_until,
+            valid: now < remains.valid_until,
             waiting: remains.nodes,
             before,
             mine: NodeSet::default(),
@@ -110,11 +111,10 @@ impl Releasing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Remains;
+    use super::super::calls::Calls;
     use super::super::cleanup::Cleanup;
     use super::*;
     use crate::fault::Fault;
-    use crate::id::LockId;
     use crate::lock::Cause;
 
     const MINE: Reply = Reply::Deleted { number: 7, awaited: false };
@@ -137,15 +137,14 @@ mod tests {
 
     /// The same, with earlier deletes in flight on the nodes `before`.
     fn release_after(now: u64, nodes: &[u16], before: &[u16]) -> Releasing {
-        let remains = Remains { number: 7, nodes: set(nodes), others: NodeSet::default() };
-        let ended = Ended { id: LockId { slot: 0, generation: 0 }, valid_until: ms(100), remains };
-        Releasing::new(ms(now), &ended, set(before))
+        let remains = Remains { number: 7, valid_until: ms(100), nodes: set(nodes), others: NodeSet::default() };
+        Releasing::new(LockId { slot: 0, generation: 0 }, ms(now), remains, set(before))
     }
 
     fn delete(emitted: u64) -> Delete {
         let mut cleanup = Cleanup::default();
-        cleanup.delete_sent(1, ms(emitted), 7, false);
-        cleanup.delete(1).expect("it was sent")
+        cleanup.delete_sent(Calls::default().takes(NodeId::new(0)), ms(emitted), 7, false);
+        cleanup.deleting().expect("it was sent")
     }
 
     /// The result after these replies of nodes 0, 1 and 2 to the deletes of the release.

@@ -3,7 +3,6 @@
 
 use alloc::vec::Vec;
 
-use super::cleanup::Take;
 use super::context::NodeSet;
 use super::per_node::PerNode;
 use crate::fault::{Breach, Fault};
@@ -19,9 +18,7 @@ pub(crate) enum Vote {
     /// Not sent: an attempt of an earlier round is still in flight. At most one is, per name and
     /// node.
     Deferred,
-    Pending {
-        serial: u64,
-    },
+    Pending,
     /// Granted, and valid until then.
     Yes {
         until: Instant,
@@ -32,7 +29,7 @@ pub(crate) enum Vote {
 
 /// A round in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Round {
+pub(super) struct Round {
     pub(crate) number: u64,
     pub(crate) started: Instant,
     /// When the round stops waiting for replies.
@@ -64,7 +61,7 @@ pub(crate) enum FatalReason {
 
 impl Round {
     pub(crate) fn verdict(&self, now: Instant, quorum: usize) -> Verdict {
-        let open = self.votes.iter().filter(|vote| matches!(vote, Vote::Pending { .. } | Vote::Deferred)).count();
+        let open = self.votes.iter().filter(|vote| matches!(vote, Vote::Pending | Vote::Deferred)).count();
         let yes = self.votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
         // Grants that came too late do not count.
         // Q2
@@ -81,12 +78,6 @@ impl Round {
     /// Counts the nodes with such a reply.
     fn count(&self, is: impl Fn(&Answer) -> bool) -> usize {
         self.votes.iter().filter(|vote| matches!(vote, Vote::No(answer) if is(answer))).count()
-    }
-
-    /// Returns the attempt in flight on a node.
-    pub(crate) fn take(&self, node: NodeId) -> Option<Take> {
-        let Vote::Pending { serial } = *self.votes.get(node.index())? else { return None };
-        Some(Take { serial, number: self.number, emitted: self.started, ttl: self.ttl })
     }
 
     /// Returns true if a node has granted it.
@@ -135,7 +126,7 @@ impl Round {
 
     pub(crate) fn answers(&self) -> impl Iterator<Item = Answer> + '_ {
         self.votes.iter().map(|vote| match vote {
-            Vote::Pending { .. } | Vote::Deferred => Answer::Silent,
+            Vote::Pending | Vote::Deferred => Answer::Silent,
             Vote::Yes { .. } => Answer::Granted,
             Vote::No(answer) => answer.clone(),
         })
@@ -212,7 +203,7 @@ mod tests {
         Vote::No(Answer::Rejected(ServerError { class, text: "no".into() }))
     }
 
-    const PENDING: Vote = Vote::Pending { serial: 1 };
+    const PENDING: Vote = Vote::Pending;
     const SILENT: Vote = Vote::No(Answer::Silent);
 
     #[test]

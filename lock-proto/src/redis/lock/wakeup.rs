@@ -5,13 +5,13 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 
 use super::cleanup::Cleanup;
-use super::context::{Context, NodeSet};
-use super::{Contention, Lock};
+use super::context::{Env, NodeSet};
+use super::{Contention, Redis};
 use crate::id::NodeId;
 use crate::lock::{Answer, Blocked, Expiry, ServerError, Wait};
 use crate::redis::config::Wake;
 use crate::redis::listener::{MAX_KEYS, RETRY_REFUSED};
-use crate::redis::request::{Key, Request};
+use crate::redis::request::Key;
 use crate::redis::server_error::refuses_key;
 use crate::time::Instant;
 
@@ -79,39 +79,40 @@ impl Subscription {
     }
 }
 
-impl Lock {
+impl Redis {
     /// Yields to the waiter that a release of this client, emitted at `emitted`, has woken.
     /// Otherwise the next local waiter could retake the lock again and again.
-    pub(super) fn yield_to_woken(&mut self, ctx: &Context, emitted: Instant) {
+    pub(super) fn yield_to_woken(&mut self, env: &Env, emitted: Instant) {
         // Local waiters that already contend have backed off.
         let contends = !matches!(self.contention, Contention::Idle | Contention::Releasing { .. });
-        if self.hold.is_none() && !contends && !ctx.is_stopping() {
-            self.store.backoff_until = Some(ctx.now + ctx.config.store.handover_pause + ctx.now.since(emitted));
+        if self.hold.is_none() && !contends && !env.is_stopping {
+            self.backoff_until = Some(env.now + env.config.store.handover_pause + env.now.since(emitted));
         }
     }
 
     /// Starts contention for the head: with an attempt, unless the client yields to another one.
-    pub(super) fn begin(&mut self, ctx: &mut Context) {
-        let Some(head) = self.waiters.head() else { return };
+    pub(super) fn begin(&mut self, env: &mut Env) {
+        let Some(head) = self.head else { return };
         // The node may be silent, or nobody may be woken. A wait that ends before this attempt would
         // end without any.
-        let attempt_at = ctx.now + ctx.config.store.poll.every;
+        let attempt_at = env.now + env.config.store.poll.every;
         let at_once = head.wait == Wait::Try || head.deadline().is_some_and(|end| end <= attempt_at);
-        if at_once || self.store.backoff_until.take().is_none_or(|until| until <= ctx.now) {
-            if !at_once && self.awaits_own_release(ctx) {
+        if at_once || self.backoff_until.take().is_none_or(|until| until <= env.now) {
+            if !at_once && self.awaits_own_release(env) {
                 self.contention = Contention::Releasing { until: attempt_at };
                 return;
             }
-            return self.start_round(ctx);
+            return self.start_round(env);
         }
         // The last release gave the lock to a waiter of another client.
-        self.store.answers = vec![Answer::Taken(Expiry::Unknown); ctx.shared.nodes.len()];
-        self.notify_blocked(ctx, Blocked::Held);
+        self.answers = vec![Answer::Taken(Expiry::Unknown); env.shared.nodes.len()];
+        self.blocked = Some(Blocked::Held);
+        env.blocked(Blocked::Held);
         // The head counts as a waiter already, and a release signals it.
         self.tries = 1;
         self.contention = Contention::Paused { until: attempt_at };
-        self.subscribe(ctx);
-        if let Some(subscription) = &mut self.store.subscription {
+        self.subscribe(env);
+        if let Some(subscription) = &mut self.subscription {
             // The attempt scheduled above replaces the one after the confirmation.
             subscription.retried = true;
         }
@@ -120,45 +121,45 @@ impl Lock {
     /// Returns true if the node that wakes waiters has not answered this client's last release. An
     /// attempt now would overtake the woken waiter. On a single node that costs a round trip, so it
     /// waits only if its last attempt has overtaken one.
-    fn awaits_own_release(&self, ctx: &Context) -> bool {
-        let announces = |node| self.store.cleanups.get(node).is_some_and(Cleanup::is_announcing);
-        (ctx.config.is_quorum() || self.store.overtook) && self.wake_node(ctx).is_some_and(announces)
+    fn awaits_own_release(&self, env: &Env) -> bool {
+        let announces = |node| self.cleanups.get(node).is_some_and(Cleanup::is_announcing);
+        (env.config.is_quorum() || self.overtook) && self.wake_node(env).is_some_and(announces)
     }
 
-    pub(super) fn own_release_answered(&mut self, ctx: &mut Context) {
-        if matches!(self.contention, Contention::Releasing { .. }) && !self.awaits_own_release(ctx) {
+    pub(super) fn own_release_answered(&mut self, env: &mut Env) {
+        if matches!(self.contention, Contention::Releasing { .. }) && !self.awaits_own_release(env) {
             self.contention = Contention::Idle;
-            self.begin(ctx);
+            self.begin(env);
         }
     }
 
     /// Subscribes to releases, or moves the subscription away from a node that cannot be reached or
     /// cannot wake waiters.
-    pub(super) fn subscribe(&mut self, ctx: &mut Context) {
-        if ctx.config.store.wake != Wake::Notify {
+    pub(super) fn subscribe(&mut self, env: &mut Env) {
+        if env.config.store.wake != Wake::Notify {
             return;
         }
-        let node = self.wake_node(ctx);
-        match &self.store.subscription {
+        let node = self.wake_node(env);
+        match &self.subscription {
             Some(subscription) if node == Some(subscription.node) => return,
-            Some(subscription) if subscription.active && ctx.may_wake(subscription.node, &self.key) => return,
-            Some(subscription) => ctx.listen(subscription.node, &self.key, false),
+            Some(subscription) if subscription.active && env.may_wake(subscription.node, &self.key) => return,
+            Some(subscription) => env.listen(subscription.node, &self.key, false),
             None => {}
         }
-        self.store.subscription = node.map(|node| {
-            ctx.listen(node, &self.key, true);
+        self.subscription = node.map(|node| {
+            env.listen(node, &self.key, true);
             Subscription { node, active: false, signalled: false, retried: false, marked: false, fired: false }
         });
     }
 
     /// Returns the last reachable node, on which clients agree. A release reaches it last.
-    fn wake_node(&self, ctx: &Context) -> Option<NodeId> {
+    fn wake_node(&self, env: &Env) -> Option<NodeId> {
         let nodes = || {
-            let nodes = (0..ctx.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16));
-            nodes.filter(|node| ctx.may_wake(*node, &self.key))
+            let nodes = (0..env.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16));
+            nodes.filter(|node| env.may_wake(*node, &self.key))
         };
         let reachable = |node: &NodeId| {
-            let answer = self.store.answers.get(node.index());
+            let answer = self.answers.get(node.index());
             // The round may have been decided before this node answered.
             answer.is_none_or(|answer| matches!(answer, Answer::Granted | Answer::Taken(_) | Answer::Silent))
         };
@@ -166,11 +167,11 @@ impl Lock {
     }
 
     /// Adds the node that wakes waiters to the nodes of a release, whichever token it has.
-    pub(super) fn with_wake_node(&self, ctx: &Context, mut nodes: NodeSet) -> NodeSet {
-        if ctx.config.is_quorum()
-            && ctx.config.store.wake == Wake::Notify
+    pub(super) fn with_wake_node(&self, env: &Env, mut nodes: NodeSet) -> NodeSet {
+        if env.config.is_quorum()
+            && env.config.store.wake == Wake::Notify
             && !nodes.is_empty()
-            && let Some(node) = self.wake_node(ctx)
+            && let Some(node) = self.wake_node(env)
         {
             nodes.insert(node);
         }
@@ -178,58 +179,55 @@ impl Lock {
     }
 
     /// Hands on a signal that this client consumed without an attempt.
-    pub(super) fn forward_signal(&self, ctx: &mut Context) {
-        if let Some(subscription) = self.store.subscription.filter(|subscription| subscription.signalled) {
-            ctx.send(subscription.node, Request::Announce { key: self.key.clone() });
+    pub(super) fn forward_signal(&self, env: &mut Env) {
+        if let Some(subscription) = self.subscription.filter(|subscription| subscription.signalled) {
+            env.announce(subscription.node, &self.key);
         }
     }
 
-    pub(super) fn unsubscribe(&mut self, ctx: &mut Context) {
+    pub(super) fn unsubscribe(&mut self, env: &mut Env) {
         self.blocked = None;
-        if let Some(subscription) = self.store.subscription.take() {
-            ctx.listen(subscription.node, &self.key, false);
+        if let Some(subscription) = self.subscription.take() {
+            env.listen(subscription.node, &self.key, false);
         }
     }
 
     fn subscribed_at(&mut self, node: NodeId) -> Option<&mut Subscription> {
-        self.store.subscription.as_mut().filter(|subscription| subscription.node == node)
+        self.subscription.as_mut().filter(|subscription| subscription.node == node)
     }
 
     /// The node confirmed the subscription. One more attempt covers earlier releases.
-    pub fn subscribed(&mut self, ctx: &mut Context, node: NodeId) {
-        self.expire(ctx);
+    pub fn subscribed(&mut self, env: &mut Env, node: NodeId) {
         let Some(subscription) = self.subscribed_at(node) else { return };
         subscription.active = true;
         if !subscription.retried {
             subscription.retried = true;
-            self.attempt_soon(ctx);
+            self.attempt_soon(env);
         }
     }
 
     /// The node no longer reports releases.
-    pub fn unsubscribed(&mut self, ctx: &mut Context, node: NodeId) {
-        self.expire(ctx);
+    pub fn unsubscribed(&mut self, env: &mut Env, node: NodeId) {
         let Some(subscription) = self.subscribed_at(node) else { return };
         subscription.active = false;
         subscription.retried = false;
         if let Contention::Paused { until } = &mut self.contention {
-            *until = (*until).min(ctx.now + ctx.config.store.poll.every);
+            *until = (*until).min(env.now + env.config.store.poll.every);
         }
     }
 
     /// The node reported a release. Returns true if a waiter here needs it.
-    pub fn signalled(&mut self, ctx: &mut Context, node: NodeId) -> bool {
-        self.expire(ctx);
+    pub fn signalled(&mut self, env: &mut Env, node: NodeId) -> bool {
         let Some(subscription) = self.subscribed_at(node) else { return false };
         subscription.signalled = true;
         subscription.fired = true;
-        self.attempt_soon(ctx);
+        self.attempt_soon(env);
         true
     }
 
-    pub(super) fn attempt_soon(&mut self, ctx: &mut Context) {
+    pub(super) fn attempt_soon(&mut self, env: &mut Env) {
         match &mut self.contention {
-            Contention::Paused { .. } => self.start_round(ctx),
+            Contention::Paused { .. } => self.start_round(env),
             Contention::Trying(round) => round.signalled = true,
             Contention::Releasing { .. } | Contention::Idle => {}
         }

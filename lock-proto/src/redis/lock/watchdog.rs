@@ -6,11 +6,12 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Waiter;
-use super::context::{Context, NodeSet, server_of};
+use super::calls::{Call, Purpose};
+use super::context::{Env, NodeSet, server_of};
 use super::per_node::PerNode;
 use super::redlock::{Round, Vote};
-use crate::id::NodeId;
-use crate::lock::{Answer, Fence, Loss, Renew, Tenure};
+use crate::id::{LockId, NodeId};
+use crate::lock::{Answer, Fence, Holding, Loss, Renew};
 use crate::redis::config::Config;
 use crate::redis::request::{FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
@@ -24,7 +25,8 @@ pub(crate) struct Share {
     extend: Extend,
     /// The first of the nodes that are the same server.
     server: NodeId,
-    pub(crate) call: Option<Call>,
+    /// A renewal or a top-up is in flight.
+    is_busy: bool,
     /// The last failure, until a request succeeds.
     last_error: Option<Box<LastError>>,
     /// The node must confirm that it still has the token. The reply to any renewal does.
@@ -72,20 +74,19 @@ impl Share {
     }
 }
 
-/// A renewal or top-up in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Call {
-    pub(crate) serial: u64,
-    pub(crate) emitted: Instant,
-    pub(crate) ttl: Ttl,
-}
-
 /// A token held on a quorum of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Hold {
+pub(super) struct Hold {
     pub(crate) number: u64,
     pub(crate) shares: PerNode<Share>,
-    pub(crate) tenure: Tenure<Ttl>,
+    /// The acquisition that has it.
+    pub(crate) id: LockId,
+    ttl: Ttl,
+    renew: Renew,
+    /// The holder was told of the grant.
+    pub(crate) is_offered: bool,
+    /// The holder has claimed the offer: renewals begin.
+    pub(crate) is_claimed: bool,
     /// The TTL last given to the keys. It never shrinks: no holder has a shorter one.
     pub(crate) keys_ttl: Ttl,
     /// The holder's fencing token and the next ones; `None` without fencing.
@@ -130,7 +131,7 @@ pub(crate) enum Extended {
 }
 
 impl Hold {
-    pub(crate) fn new(now: Instant, round: &Round, waiter: Waiter, config: &Config, seed: u64) -> Self {
+    pub(crate) fn new(now: Instant, round: &Round, waiter: &Waiter, config: &Config, seed: u64) -> Self {
         let shares = round
             .votes
             .iter()
@@ -139,18 +140,22 @@ impl Hold {
                 until: vote.until(),
                 extend: Extend::No,
                 server: NodeId::new(index as u16),
-                call: None,
+                is_busy: false,
                 verifying: false,
                 last_error: match vote {
                     Vote::No(answer) => Some(Box::new(LastError { answer: answer.clone(), retry_at: None })),
-                    Vote::Deferred | Vote::Pending { .. } | Vote::Yes { .. } => None,
+                    Vote::Deferred | Vote::Pending | Vote::Yes { .. } => None,
                 },
             })
             .collect();
         Self {
             number: round.number,
             shares,
-            tenure: Tenure::new(now, waiter),
+            id: waiter.id,
+            ttl: waiter.terms,
+            renew: waiter.renew,
+            is_offered: false,
+            is_claimed: false,
             keys_ttl: round.ttl,
             fences: round.fence,
             renew_at: waiter.terms.renew_at(round.started, seed, round.number),
@@ -162,28 +167,34 @@ impl Hold {
         }
     }
 
-    /// Returns the end of validity of the grant, for its current holder.
+    /// Returns the end of validity of the grant, for its current holder; `None` if too few nodes
+    /// have the token.
     // Q4
     #[inline]
-    pub(crate) fn keys_until(&self, quorum: usize) -> Instant {
+    pub(crate) fn keys_until(&self, quorum: usize) -> Option<Instant> {
         // Fast path for a single node: every step calls this several times.
         if let [share] = &self.shares[..] {
-            return share.until.unwrap_or(Instant::ZERO);
+            return share.until;
         }
         self.quorum_until(quorum)
     }
 
-    fn quorum_until(&self, quorum: usize) -> Instant {
+    fn quorum_until(&self, quorum: usize) -> Option<Instant> {
         if self.equal {
             return self.servers_until(quorum);
         }
-        quorum_until(self.shares.iter().map(|share| share.until), quorum).unwrap_or(Instant::ZERO)
+        quorum_until(self.shares.iter().map(|share| share.until), quorum)
     }
 
     #[cold]
-    fn servers_until(&self, quorum: usize) -> Instant {
+    fn servers_until(&self, quorum: usize) -> Option<Instant> {
         let latest = |server: usize| self.of_server(server).filter_map(|share| share.until).max();
-        quorum_until((0..self.shares.len()).map(latest), quorum).unwrap_or(Instant::ZERO)
+        quorum_until((0..self.shares.len()).map(latest), quorum)
+    }
+
+    /// Returns true if enough nodes have the token, and its validity has not ended.
+    fn is_valid(&self, now: Instant, quorum: usize) -> bool {
+        self.keys_until(quorum).is_some_and(|until| now < until)
     }
 
     /// Returns the shares of the nodes that are this server. They count once.
@@ -203,7 +214,7 @@ impl Hold {
 
     /// Returns true if the last request to this node failed, unless only a renewal by hand did.
     pub(crate) fn missed_renewal(&self, node: NodeId) -> bool {
-        let renews = self.tenure.waiter.renew != Renew::Manual;
+        let renews = self.renew != Renew::Manual;
         self.shares
             .get(node.index())
             .is_some_and(|share| share.verifying || share.last_error.is_some() && (renews || share.until.is_none()))
@@ -222,16 +233,24 @@ impl Hold {
     }
 
     pub(crate) const fn ttl(&self) -> Ttl {
-        self.tenure.waiter.terms
+        self.ttl
+    }
+
+    /// Returns what the line needs to know of it.
+    #[inline]
+    pub(crate) fn holding(&self, now: Instant, quorum: usize) -> Holding {
+        let until = self.keys_until(quorum);
+        let hands_over_until = until.map(|until| until.min(self.handover_until));
+        Holding { until: until.unwrap_or(now), ttl: self.ttl.nanos(), hands_over_until }
     }
 
     /// Returns why the hold is lost, if it is.
     pub(crate) fn loss(&self, now: Instant, quorum: usize) -> Option<Loss> {
-        let keys = self.keys_until(quorum);
-        if now < keys {
-            return None;
+        match self.keys_until(quorum) {
+            Some(until) if now < until => None,
+            Some(_) => Some(Loss::Expired),
+            None => Some(self.last_loss.unwrap_or(Loss::Expired)),
         }
-        Some(if keys == Instant::ZERO { self.last_loss.unwrap_or(Loss::Expired) } else { Loss::Expired })
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
@@ -250,18 +269,19 @@ impl Hold {
 
     /// Hands it to another holder of this client: same token, next fencing token. Returns true if
     /// the holder may be notified at once.
-    pub(crate) fn hand_over(&mut self, now: Instant, next: Waiter, quorum: usize, seed: u64) -> bool {
+    pub(crate) fn hand_over(&mut self, now: Instant, next: &Waiter, quorum: usize, seed: u64) -> bool {
         if let Some(fences) = &mut self.fences {
             fences.first = fences.first.saturating_add(1);
             fences.count = fences.count.saturating_sub(1);
         }
-        self.tenure = Tenure::new(now, next);
+        (self.id, self.ttl, self.renew) = (next.id, next.terms, next.renew);
+        (self.is_offered, self.is_claimed) = (false, false);
         self.extending = None;
         self.renew_at = self.renew_at.min(self.ttl().renew_at(now, seed, self.number));
-        let left = self.keys_until(quorum).since(now);
+        let left = self.keys_until(quorum).map_or(Duration::ZERO, |until| until.since(now));
         // Manual renewal, a longer TTL, little time left or no fencing token: extend first.
         let extend_first =
-            next.renew == Renew::Manual || self.ttl() > self.keys_ttl || left < self.ttl().duration() / 2;
+            self.renew == Renew::Manual || self.ttl() > self.keys_ttl || left < self.ttl().duration() / 2;
         if extend_first || self.needs_fences() {
             self.extend(now);
             return false;
@@ -291,9 +311,9 @@ impl Hold {
     /// Returns the request due on `node`. The caller then calls `sent`, and finally `renewed`.
     pub(crate) fn due(&mut self, now: Instant, node: NodeId, quorum: usize) -> Option<Renewal> {
         let renewal = self.renewal_due(now);
-        let renews = self.tenure.waiter.renew != Renew::Manual;
-        let is_held = self.tenure.is_held();
-        let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
+        let renews = self.renew != Renew::Manual;
+        let is_held = self.is_claimed;
+        let share = self.shares.get_mut(node.index()).filter(|share| !share.is_busy)?;
         let retry = share.retry_at().is_some_and(|at| at <= now);
         if retry {
             share.clear_retry();
@@ -307,11 +327,11 @@ impl Hold {
         }
         // A quorum confirms unbroken ownership, so a node without the token may get it.
         // Q3
-        (is_held && (renewal || retry) && now < self.keys_until(quorum)).then_some(Renewal::TopUp)
+        (is_held && (renewal || retry) && self.is_valid(now, quorum)).then_some(Renewal::TopUp)
     }
 
     fn renewal_due(&self, now: Instant) -> bool {
-        self.tenure.is_held() && self.renew_at <= now
+        self.is_claimed && self.renew_at <= now
     }
 
     /// Schedules the next renewal once the one that was due has been sent.
@@ -321,11 +341,10 @@ impl Hold {
         }
     }
 
-    pub(crate) fn sent(&mut self, now: Instant, node: NodeId, serial: u64) {
-        let ttl = self.ttl();
-        self.keys_ttl = ttl;
+    pub(super) fn sent(&mut self, node: NodeId) {
+        self.keys_ttl = self.ttl;
         if let Some(share) = self.shares.get_mut(node.index()) {
-            share.call = Some(Call { serial, emitted: now, ttl });
+            share.is_busy = true;
             share.clear_retry();
             if share.extend == Extend::Pending {
                 share.extend = Extend::Sent;
@@ -333,18 +352,20 @@ impl Hold {
         }
     }
 
-    /// Handles the reply to a renewal, or to an attempt that was still in flight.
-    pub(crate) fn answered(&mut self, ctx: &Context, node: NodeId, call: Call, reply: &Reply) {
-        let retry_at = self.ttl().retry_at(ctx.now, ctx.seed, call.serial);
+    /// Handles the reply to a renewal with this TTL, or to an attempt that was still in flight.
+    pub(super) fn answered(&mut self, env: &Env, call: Call, ttl: Ttl, reply: &Reply) {
+        let node = call.node;
+        let retry_at = self.ttl().retry_at(env.now, env.seed, call.serial);
         let needs_fences = self.needs_fences();
         // With manual renewal, neither a verification nor a top-up may extend the lease.
-        let at_most =
-            if self.tenure.waiter.renew == Renew::Manual { self.keys_until(ctx.quorum()) } else { Instant::MAX };
+        let at_most = if self.renew == Renew::Manual { self.keys_until(env.quorum()) } else { None };
         let Some(share) = self.shares.get_mut(node.index()) else { return };
-        let current = share.call.is_some_and(|current| current.serial == call.serial);
-        if current {
-            share.call = None;
-        }
+        // Not so for an attempt of the round that won the hold.
+        let current = match call.purpose {
+            Purpose::Take(take) => take.top_up,
+            Purpose::Renew { .. } | Purpose::Delete => true,
+        };
+        share.is_busy &= !current;
         // Only requests sent for an extension decide it, not older ones.
         let extend = current && share.extend == Extend::Sent;
         let answer = match reply {
@@ -352,9 +373,9 @@ impl Hold {
                 if needs_fences && let Reply::Granted { fence: Some(minted) } = reply {
                     self.fences = Some(*minted);
                 }
-                let mut until = call.ttl.until(call.emitted, &ctx.config);
+                let mut until = ttl.until(call.emitted, &env.config);
                 if !extend {
-                    until = until.min(at_most);
+                    until = at_most.map_or(until, |most| until.min(most));
                 }
                 // Never backwards: an older reply does not override a newer one.
                 share.until = Some(share.until.map_or(until, |known| known.max(until)));
@@ -385,7 +406,7 @@ impl Hold {
         };
         // A node that lacks the token and cannot be reached is tried with each renewal, and when it
         // is back.
-        let has = share.verifying || share.until.is_some_and(|until| ctx.now < until);
+        let has = share.verifying || share.until.is_some_and(|until| env.now < until);
         let retry = has || !matches!(reply, Reply::NotSent(_));
         share.last_error = Some(Box::new(LastError { answer, retry_at: retry.then_some(retry_at) }));
         // A node that lost the key cannot extend it.
@@ -414,7 +435,7 @@ impl Hold {
         }
         let done = self.servers(|share| share.extend == Extend::Done);
         let open = self.servers(|share| matches!(share.extend, Extend::Done | Extend::Pending | Extend::Sent));
-        let confirmed = done >= quorum && now < self.keys_until(quorum);
+        let confirmed = done >= quorum && self.is_valid(now, quorum);
         if !confirmed && open >= quorum {
             return Extended::Open;
         }
@@ -429,10 +450,10 @@ impl Hold {
 
     /// Handles a new connection to a node. Returns true if what the node confirmed was discarded:
     /// an earlier server at this address may have the token, and the address may lead there again.
-    pub(crate) fn node_up(&mut self, ctx: &Context, node: NodeId) -> bool {
+    pub(crate) fn node_up(&mut self, env: &Env, node: NodeId) -> bool {
         let had = self.has(node);
-        if self.equal || ctx.shared.duplicates.is_some() {
-            self.find_equal(ctx, node);
+        if self.equal || env.shared.duplicates.is_some() {
+            self.find_equal(env, node);
         }
         had && !self.has(node)
     }
@@ -455,14 +476,14 @@ impl Hold {
     /// Counts nodes that lead to the same server once. What `node` confirmed before its address led
     /// to another server no longer counts for it: another node may lead to the earlier server.
     // Q6
-    fn find_equal(&mut self, ctx: &Context, node: NodeId) {
-        if ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed) {
+    fn find_equal(&mut self, env: &Env, node: NodeId) {
+        if env.shared.nodes.get(node.index()).is_some_and(|known| known.changed) {
             self.move_confirmed(node);
         }
         for (place, share) in self.shares.iter_mut().enumerate() {
-            share.server = NodeId::new(server_of(&ctx.shared.nodes, place) as u16);
+            share.server = NodeId::new(server_of(&env.shared.nodes, place) as u16);
         }
-        self.equal = ctx.shared.duplicates.is_some();
+        self.equal = env.shared.duplicates.is_some();
         if self.equal {
             self.last_loss = Some(Loss::EqualNodes);
         }
@@ -477,10 +498,11 @@ impl Hold {
         self.shares.iter().map(answer).collect()
     }
 
-    /// Returns when the next renewal or retry is due.
-    pub(crate) fn deadline(&self) -> Instant {
-        let renews = self.tenure.waiter.renew != Renew::Manual || self.shares.iter().any(|share| share.until.is_none());
-        let next = if self.tenure.is_held() && renews { self.renew_at } else { Instant::MAX };
-        self.shares.iter().filter(|share| share.call.is_none()).filter_map(Share::retry_at).fold(next, Instant::min)
+    /// Returns when the next renewal or retry is due, if any is.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let renews = self.renew != Renew::Manual || self.shares.iter().any(|share| share.until.is_none());
+        let next = (self.is_claimed && renews).then_some(self.renew_at);
+        self.shares.iter().filter(|share| !share.is_busy).filter_map(Share::retry_at).chain(next).min()
     }
 }

@@ -4,8 +4,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem;
 
-use super::{Context, Lock, Nodes};
+use super::{Env, Nodes, ZooKeeper, ZooKeeperCall};
 use crate::lock::{self, End, Loss, Release, Retry, SessionEvent, SessionId};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, Names, Op, ReplyBody};
@@ -15,11 +16,8 @@ use crate::zookeeper::request::Reply;
 /// What is left to delete.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Target {
-    /// The node of this create, which is in flight.
-    Creating {
-        create: u64,
-        guid: Guid,
-    },
+    /// The node of this attempt, whose create is in flight.
+    Creating(Guid),
     /// The node of this name, if there is one. The session's requests are executed in their order,
     /// and the first write on another connection decides those of the former one.
     Search(Guid),
@@ -31,8 +29,7 @@ pub(super) enum Target {
 pub struct Cleanup {
     session: SessionId,
     target: Target,
-    /// The request in flight, and when it was made.
-    retry: Retry<(u64, Instant)>,
+    retry: Retry,
 }
 
 impl lock::Cleanup<Nodes> for Cleanup {
@@ -40,61 +37,20 @@ impl lock::Cleanup<Nodes> for Cleanup {
         self.session
     }
 
-    fn awaits(&self, serial: u64) -> bool {
-        self.retry.call().is_some_and(|(call, _)| call == serial)
-    }
-
     fn deadline(&self) -> Option<Instant> {
         self.retry.deadline()
     }
 
-    fn answered(lock: &mut Lock, ctx: &mut Context, place: usize, reply: &Reply) {
-        let mut cleanup = lock.store.cleanups.swap_remove(place);
-        let Some((_, emitted)) = cleanup.retry.answered(|_| true) else { return };
-        match (&cleanup.target, reply) {
-            (Target::Creating { .. }, Reply::Done(ReplyBody::Created { path, .. })) => {
-                cleanup.target = Target::Node(path.clone());
-            }
-            (Target::Creating { guid, .. }, Reply::Unknown(_)) => cleanup.target = Target::Search(*guid),
-            (Target::Creating { .. }, Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_)) => return,
-            (Target::Search(guid), Reply::Done(ReplyBody::Children(names))) => {
-                let Some(path) = lock.key.find(names, *guid) else {
-                    return ctx.never_executed(cleanup.session, *guid);
-                };
-                cleanup.target = Target::Node(path);
-            }
-            (Target::Search(guid), Reply::Refused(ErrorCode::NO_NODE)) => {
-                return ctx.never_executed(cleanup.session, *guid);
-            }
-            (Target::Node(path), Reply::Done(_) | Reply::Refused(ErrorCode::NO_NODE)) => {
-                let outcome = if let Reply::Done(_) = reply { Release::Released } else { Release::Expired };
-                lock.store.own.deleted(ctx.now, path);
-                return lock.resolve(ctx, outcome, |remains| remains.left.as_ref() == Some(path));
-            }
-            // The server will not do it for this user. It deletes the node with the session, in which
-            // nobody must wait: behind that node, or behind one that another client cannot delete.
-            (_, Reply::Refused(_)) if reply.is_refusal() => return ctx.shared.sessions.leave(cleanup.session),
-            (_, Reply::Done(_) | Reply::Refused(_)) => ctx.back_off(&mut cleanup.retry),
-            (Target::Node(path), Reply::Unknown(_)) => {
-                lock.delete_unknown(emitted, |remains| remains.left.as_ref() == Some(path));
-            }
-            (Target::Search(_), Reply::Unknown(_)) | (_, Reply::NotSent(_)) => {}
-        }
-        // The next connection goes on, or this one after a pause.
-        if matches!(reply, Reply::Unknown(_) | Reply::NotSent(_)) && ctx.is_up(cleanup.session) {
-            ctx.back_off(&mut cleanup.retry);
-        }
-        lock.store.cleanups.push(cleanup);
-        lock.work(ctx);
-    }
-
-    fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.work(ctx);
+    fn timeout(queued: &mut ZooKeeper, env: &mut Env) {
+        queued.work(env);
     }
 
     /// The nodes of a lost session end with it. The result of a release is that of its end.
-    fn lost(lock: &mut Lock, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
-        lock.store.cleanups.retain(|cleanup| cleanup.session != session);
+    fn lost(queued: &mut ZooKeeper, env: &mut Env, session: SessionId, event: &SessionEvent) {
+        queued.cleanups.retain(|cleanup| cleanup.session != session);
+        let of_session =
+            |call: &ZooKeeperCall| matches!(call, ZooKeeperCall::CleanUp { cleanup, .. } if cleanup.session == session);
+        queued.calls.forget(of_session);
         let outcome = if let SessionEvent::Ended(end) = event {
             if *end == End::Confirmed { Release::Released } else { Release::Unknown }
         } else if *event == SessionEvent::Lost(Loss::Gone) {
@@ -102,11 +58,11 @@ impl lock::Cleanup<Nodes> for Cleanup {
         } else {
             return;
         };
-        lock.resolve(ctx, outcome, |remains| remains.session == session);
+        queued.resolve(env, outcome, |remains| remains.session == session);
     }
 }
 
-impl Context {
+impl Env {
     /// A server has shown that there is no node of this attempt.
     // ZK6
     pub(super) fn never_executed(&mut self, session: SessionId, guid: Guid) {
@@ -117,48 +73,115 @@ impl Context {
     }
 }
 
-impl Lock {
+impl ZooKeeper {
     /// Deletes nodes of attempts that were taken for never executed.
     // ZK6
-    pub(super) fn delete_late(&mut self, ctx: &mut Context, session: SessionId, names: &Names) {
-        let Some(found) = ctx.session(session) else { return };
+    pub(super) fn delete_late(&mut self, env: &mut Env, session: SessionId, names: &Names) {
+        let Some(found) = env.session(session) else { return };
         let late = found.own.unexecuted.iter().filter_map(|guid| self.key.find(names, *guid));
         for path in late.collect::<Vec<_>>() {
             let target = Target::Node(path);
-            if !self.store.cleanups.iter().any(|cleanup| cleanup.target == target) {
-                self.schedule(ctx, session, target);
+            if !self.all_cleanups().any(|cleanup| cleanup.target == target) {
+                self.schedule(env, session, target);
             }
         }
     }
 
-    pub(super) fn schedule(&mut self, ctx: &mut Context, session: SessionId, target: Target) {
-        let shared = ctx.session(session).is_some_and(|found| found.shared);
-        let in_use = self.contention.session() == Some(session);
-        if ctx.is_lost(session) || !(shared || in_use) {
-            return;
-        }
-        let mut retry = Retry::new(None);
-        if let Target::Creating { create, .. } = target {
-            retry.sent((create, ctx.now));
-        }
-        self.store.cleanups.push(Cleanup { session, target, retry });
-        self.work(ctx);
+    /// Returns the cleanups, also those that wait for a reply.
+    pub(super) fn all_cleanups(&self) -> impl Iterator<Item = &Cleanup> {
+        let in_flight = self.calls.iter().filter_map(|call| match call {
+            ZooKeeperCall::CleanUp { cleanup, .. } => Some(cleanup),
+            ZooKeeperCall::Create { .. }
+            | ZooKeeperCall::Build { .. }
+            | ZooKeeperCall::Search
+            | ZooKeeperCall::Verify(_)
+            | ZooKeeperCall::Vacate
+            | ZooKeeperCall::List
+            | ZooKeeperCall::WatchOwn
+            | ZooKeeperCall::WatchAhead
+            | ZooKeeperCall::WatchHeld
+            | ZooKeeperCall::Write => None,
+        });
+        self.cleanups.iter().chain(in_flight)
     }
 
-    /// Sends the requests that are not in flight, except during a pause or without a connection.
-    fn work(&mut self, ctx: &mut Context) {
-        for cleanup in &mut self.store.cleanups {
-            if !cleanup.retry.is_ready(ctx.now) {
+    /// Handles the reply to a request that left at `emitted`.
+    pub(super) fn cleanup_answered(&mut self, env: &mut Env, mut cleanup: Cleanup, emitted: Instant, reply: &Reply) {
+        match (&cleanup.target, reply) {
+            (Target::Creating(_), Reply::Done(ReplyBody::Created { path, .. })) => {
+                cleanup.target = Target::Node(path.clone());
+            }
+            (Target::Creating(guid), Reply::Unknown(_)) => cleanup.target = Target::Search(*guid),
+            (Target::Creating(_), Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_)) => return,
+            (Target::Search(guid), Reply::Done(ReplyBody::Children(names))) => {
+                let Some(path) = self.key.find(names, *guid) else {
+                    return env.never_executed(cleanup.session, *guid);
+                };
+                cleanup.target = Target::Node(path);
+            }
+            (Target::Search(guid), Reply::Refused(ErrorCode::NO_NODE)) => {
+                return env.never_executed(cleanup.session, *guid);
+            }
+            (Target::Node(path), Reply::Done(_) | Reply::Refused(ErrorCode::NO_NODE)) => {
+                let outcome = if let Reply::Done(_) = reply { Release::Released } else { Release::Expired };
+                self.own.deleted(env.now, path);
+                return self.resolve(env, outcome, |remains| remains.left.as_ref() == Some(path));
+            }
+            // The server will not do it for this user. It deletes the node with the session, in which
+            // nobody must wait: behind that node, or behind one that another client cannot delete.
+            (_, Reply::Refused(_)) if reply.is_refusal() => return env.shared.sessions.leave(cleanup.session),
+            (_, Reply::Done(_) | Reply::Refused(_)) => env.back_off(&mut cleanup.retry),
+            (Target::Node(path), Reply::Unknown(_)) => {
+                self.delete_unknown(emitted, |remains| remains.left.as_ref() == Some(path));
+            }
+            (Target::Search(_), Reply::Unknown(_)) | (_, Reply::NotSent(_)) => {}
+        }
+        // The next connection goes on, or this one after a pause.
+        if matches!(reply, Reply::Unknown(_) | Reply::NotSent(_)) && env.is_up(cleanup.session) {
+            env.back_off(&mut cleanup.retry);
+        }
+        self.cleanups.push(cleanup);
+        self.work(env);
+    }
+
+    /// Deletes a node, unless it ends with its session: one of its own ends with its last user.
+    pub(super) fn schedule(&mut self, env: &mut Env, session: SessionId, target: Target) {
+        if self.outlives(env, session) {
+            self.cleanups.push(Cleanup { session, target, retry: Retry::new(None) });
+            self.work(env);
+        }
+    }
+
+    /// Deletes the node of an attempt whose create is in flight.
+    pub(super) fn schedule_create(&mut self, env: &Env, session: SessionId, guid: Guid) {
+        let create = self.calls.take(|call| matches!(call, ZooKeeperCall::Create { .. }));
+        if let Some((serial, _)) = create.filter(|_| self.outlives(env, session)) {
+            let cleanup = Cleanup { session, target: Target::Creating(guid), retry: Retry::new(None) };
+            self.calls.put(serial, ZooKeeperCall::CleanUp { cleanup, emitted: env.now });
+        }
+    }
+
+    /// Returns true if the session lives on when the contention or hold has ended.
+    fn outlives(&self, env: &Env, session: SessionId) -> bool {
+        let shared = env.session(session).is_some_and(|found| found.shared);
+        !env.is_lost(session) && (shared || self.contention.session() == Some(session))
+    }
+
+    /// Sends the requests, except during a pause or without a connection.
+    pub(super) fn work(&mut self, env: &mut Env) {
+        for mut cleanup in mem::take(&mut self.cleanups) {
+            let op = match &cleanup.target {
+                Target::Node(path) => Op::Write(MultiOp::Delete { path: path.clone(), version: ANY_VERSION }),
+                Target::Search(_) | Target::Creating(_) => self.key.list(),
+            };
+            if !cleanup.retry.is_ready(env.now) {
+                self.cleanups.push(cleanup);
                 continue;
             }
-            let op = match &cleanup.target {
-                Target::Creating { .. } => continue,
-                Target::Search(_) => self.key.list(),
-                Target::Node(path) => Op::Write(MultiOp::Delete { path: path.clone(), version: ANY_VERSION }),
-            };
             cleanup.retry.set_due(None);
-            if let Some(call) = ctx.send(cleanup.session, op) {
-                cleanup.retry.sent((call, ctx.now));
+            match env.send(cleanup.session, op) {
+                Some(call) => self.calls.put(call, ZooKeeperCall::CleanUp { cleanup, emitted: env.now }),
+                None => self.cleanups.push(cleanup),
             }
         }
     }

@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use bytes::Bytes;
 
 use super::wait::Watch;
-use super::{Context, Hold, Lock, Nodes};
+use super::{Env, Hold, Nodes, ZooKeeper, ZooKeeperCall};
 use crate::lock::{Keep, Loss, Written};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, MultiOp, Op, ReplyBody};
@@ -30,12 +30,13 @@ pub struct OwnerNode {
 }
 
 impl Keep<Nodes> for Watch {
-    fn work(lock: &mut Lock, ctx: &mut Context) {
-        if let Some(hold) = &mut lock.hold
+    fn work(queued: &mut ZooKeeper, env: &mut Env) {
+        if let Some(hold) = &mut queued.hold
             && hold.watch == Self::None
-            && hold.watch_at <= ctx.now
+            && hold.watch_at <= env.now
         {
-            hold.watch = Self::request(ctx, hold.session, &hold.node.path);
+            let (calls, path) = (&mut queued.calls, &hold.node.path);
+            hold.watch = Self::request(env, calls, hold.session, path, ZooKeeperCall::WatchHeld);
         }
     }
 
@@ -43,42 +44,57 @@ impl Keep<Nodes> for Watch {
         Some(hold.watch_at).filter(|_| hold.watch == Self::None)
     }
 
-    fn awaits(&self, serial: u64) -> bool {
-        *self == Self::Requested(serial)
-    }
-
-    fn write(_: &Queue, ctx: &mut Context, hold: &Hold, value: Option<Bytes>) -> Option<u64> {
+    fn write(queued: &mut ZooKeeper, env: &mut Env, value: Option<Bytes>) -> bool {
+        let Some(hold) = &queued.hold else { return false };
         let path = hold.node.path.clone();
         let op = match value {
             Some(data) => Op::Write(MultiOp::SetData { path, data, version: hold.node.version }),
             None => Op::GetData { path, watch: false },
         };
-        ctx.send(hold.session, op)
+        let call = env.send(hold.session, op);
+        if let Some(call) = call {
+            queued.calls.put(call, ZooKeeperCall::Write);
+        }
+        call.is_some()
     }
 
-    fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
-        let Some(hold) = &mut lock.hold else { return };
-        if let Reply::Refused(ErrorCode::NO_NODE) = reply {
-            return lock.lose(ctx, Loss::Gone);
-        }
-        if hold.watch.awaits(serial) {
+    fn up(queued: &mut ZooKeeper, _: &mut Env) {
+        if let Some(hold) = &mut queued.hold {
             hold.watch = Self::None;
-            match reply {
-                Reply::Done(ReplyBody::Data { stat, .. }) => {
-                    hold.watch = Self::Open;
-                    if hold.write.is_none() {
-                        // Another client may have written the node.
-                        hold.node.version = stat.version;
-                    }
-                }
-                Reply::Unknown(_) | Reply::NotSent(_) if !ctx.is_up(hold.session) => {}
-                Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                    hold.watch_at = ctx.now + ctx.config.store.recheck;
+        }
+        queued.calls.forget(|call| *call == ZooKeeperCall::WatchHeld);
+    }
+
+    fn owner(_: &Queue, hold: &Hold, _: &Env) -> Option<OwnerNode> {
+        Some(hold.node.clone())
+    }
+}
+
+impl ZooKeeper {
+    pub(super) fn held_watch_answered(&mut self, env: &mut Env, reply: &Reply) {
+        let Some(hold) = &mut self.hold else { return };
+        hold.watch = Watch::None;
+        match reply {
+            Reply::Refused(ErrorCode::NO_NODE) => self.lost(env, Loss::Gone),
+            Reply::Done(ReplyBody::Data { stat, .. }) => {
+                hold.watch = Watch::Open;
+                if hold.write.is_none() {
+                    // Another client may have written the node.
+                    hold.node.version = stat.version;
                 }
             }
-            return;
+            Reply::Unknown(_) | Reply::NotSent(_) if !env.is_up(hold.session) => {}
+            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
+                hold.watch_at = env.now + env.config.store.recheck;
+            }
         }
+    }
+
+    /// Handles the reply to a write of the node, or to the read that precedes it.
+    pub(super) fn hold_answered(&mut self, env: &mut Env, reply: &Reply) {
+        let Some(hold) = &mut self.hold else { return };
         let written = match reply {
+            Reply::Refused(ErrorCode::NO_NODE) => return self.lost(env, Loss::Gone),
             Reply::Done(ReplyBody::Data { stat, .. }) => {
                 hold.node.version = stat.version;
                 Written::Read
@@ -94,18 +110,8 @@ impl Keep<Nodes> for Watch {
             Reply::NotSent(_) => Written::NotSent,
         };
         if !matches!(reply, Reply::Done(_)) {
-            lock.store.answer = reply.answer();
+            self.answer = reply.answer();
         }
-        lock.write_answered(ctx, written);
-    }
-
-    fn up(lock: &mut Lock, _: &mut Context) {
-        if let Some(hold) = &mut lock.hold {
-            hold.watch = Self::None;
-        }
-    }
-
-    fn owner(_: &Queue, hold: &Hold, _: &Context) -> Option<OwnerNode> {
-        Some(hold.node.clone())
+        self.write_answered(env, written);
     }
 }

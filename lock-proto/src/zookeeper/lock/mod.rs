@@ -11,6 +11,7 @@ mod tail;
 mod wait;
 
 use alloc::boxed::Box;
+use core::mem;
 use core::time::Duration;
 
 use cleanup::{Cleanup, Target};
@@ -35,8 +36,7 @@ pub use hold::OwnerNode;
 
 /// The ZooKeeper store.
 pub(crate) type ZooKeeper = Queued<Nodes>;
-pub(crate) type Context = lock::Context<ZooKeeper>;
-pub(crate) type Lock = lock::Lock<ZooKeeper>;
+pub(crate) type Env = lock::Env<ZooKeeper>;
 type Contention = lock::Contention<Nodes>;
 type Hold = lock::Hold<Nodes>;
 
@@ -49,7 +49,7 @@ pub struct Nodes {
     followed: bool,
 }
 
-impl Context {
+impl Env {
     /// Sends a request of a lock, and returns the serial of its call. `None` while the session is
     /// not established: its next event says when it is.
     fn send(&mut self, session: SessionId, op: Op) -> Option<u64> {
@@ -70,11 +70,62 @@ impl Context {
     }
 }
 
+/// The purpose of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ZooKeeperCall {
+    /// Creates the node of an attempt.
+    Create {
+        emitted: Instant,
+    },
+    /// Creates the queue's node or, before it, one above it.
+    Build {
+        last: bool,
+    },
+    /// Lists the queue, to find the node whose create is undecided,
+    Search,
+    /// reads its state,
+    Verify(Box<str>),
+    /// or deletes the queue's node.
+    Vacate,
+    /// The contender lists the queue,
+    List,
+    /// watches its own node,
+    WatchOwn,
+    /// or its predecessor.
+    WatchAhead,
+    /// The holder watches its node,
+    WatchHeld,
+    /// writes it, or reads it first.
+    Write,
+    CleanUp {
+        cleanup: Cleanup,
+        emitted: Instant,
+    },
+}
+
+impl ZooKeeperCall {
+    /// Returns true if it is of no use after the contention.
+    const fn contends(&self) -> bool {
+        match self {
+            Self::Create { .. }
+            | Self::Build { .. }
+            | Self::Search
+            | Self::Verify(_)
+            | Self::Vacate
+            | Self::List
+            | Self::WatchOwn
+            | Self::WatchAhead => true,
+            Self::WatchHeld | Self::Write | Self::CleanUp { .. } => false,
+        }
+    }
+}
+
 impl QueueStore for Nodes {
     type Key = Queue;
     type Settings = Settings;
     type Request = Request;
     type Reply = Reply;
+    type Call = ZooKeeperCall;
     type Output = SessionOutput;
     type Shared = ();
     type Session = Connection;
@@ -96,9 +147,34 @@ impl QueueStore for Nodes {
     // ZK1
     const RENEWALS_PROVE: bool = true;
 
-    fn enter(lock: &mut Lock, ctx: &mut Context, session: SessionId) {
-        ctx.session_step(session, Session::refresh);
-        lock.enter(ctx, session);
+    fn enter(queued: &mut ZooKeeper, env: &mut Env, session: SessionId) {
+        env.session_step(session, Session::refresh);
+        queued.enter(env, session);
+    }
+
+    fn leave(queued: &mut ZooKeeper, env: &mut Env) {
+        match mem::take(&mut queued.contention) {
+            Contention::Idle | Contention::Opening(_) => {}
+            Contention::Entering(entry) => queued.leave_entry(env, entry),
+            Contention::Waiting(contender) => queued.leave_queue(env, contender),
+        }
+        queued.calls.forget(ZooKeeperCall::contends);
+    }
+
+    fn answered(queued: &mut ZooKeeper, env: &mut Env, call: ZooKeeperCall, reply: &Reply) {
+        match call {
+            ZooKeeperCall::Create { emitted } => queued.create_answered(env, emitted, reply),
+            ZooKeeperCall::Build { last } => queued.queue_created(env, last, reply),
+            ZooKeeperCall::Search => queued.search_answered(env, None, reply),
+            ZooKeeperCall::Verify(path) => queued.search_answered(env, Some(&path), reply),
+            ZooKeeperCall::Vacate => queued.vacated(env, reply),
+            ZooKeeperCall::List => queued.list_answered(env, reply),
+            ZooKeeperCall::WatchOwn => queued.own_watch_answered(env, reply),
+            ZooKeeperCall::WatchAhead => queued.watch_ahead_answered(env, reply),
+            ZooKeeperCall::WatchHeld => queued.held_watch_answered(env, reply),
+            ZooKeeperCall::Write => queued.hold_answered(env, reply),
+            ZooKeeperCall::CleanUp { cleanup, emitted } => queued.cleanup_answered(env, cleanup, emitted, reply),
+        }
     }
 
     /// The node of a candidate has its value.
@@ -110,29 +186,34 @@ impl QueueStore for Nodes {
         config.validity(ttl)
     }
 
-    fn end(lock: &mut Lock, ctx: &mut Context, hold: &Hold, loss: Option<Loss>) -> Option<Box<str>> {
+    fn end(queued: &mut ZooKeeper, env: &mut Env, hold: &Hold, loss: Option<Loss>) -> Option<Box<str>> {
         if loss.is_some() {
-            lock.store.own.tail = None;
+            queued.own.tail = None;
         }
-        if let Some(session) = ctx.shared.sessions.get_mut(hold.session) {
-            session.own.nodes.remove(&ctx.slot);
+        if let Some(session) = env.shared.sessions.get_mut(hold.session) {
+            session.own.nodes.remove(&env.slot);
         }
+        queued.calls.forget(|call| matches!(call, ZooKeeperCall::WatchHeld | ZooKeeperCall::Write));
         (loss != Some(Loss::Gone)).then(|| hold.node.path.clone())
     }
 
     /// A session of its own ends with its last user.
-    fn clean_up(lock: &mut Lock, ctx: &mut Context, remains: &Remains<Self>) {
-        if let (Some(path), Some(true)) = (&remains.left, ctx.session(remains.session).map(|session| session.shared)) {
-            lock.schedule(ctx, remains.session, Target::Node(path.clone()));
+    fn clean_up(queued: &mut ZooKeeper, env: &mut Env, remains: &Remains<Self>) {
+        if let (Some(path), Some(true)) = (&remains.left, env.session(remains.session).map(|session| session.shared)) {
+            queued.schedule(env, remains.session, Target::Node(path.clone()));
         }
     }
 
-    fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.store.own.tail.take_if(|tail| tail.until.is_some_and(|at| at <= ctx.now));
+    fn timeout(queued: &mut ZooKeeper, env: &mut Env) {
+        queued.own.tail.take_if(|tail| tail.until.is_some_and(|at| at <= env.now));
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         self.tail.as_ref().and_then(|tail| tail.until).map(|at| (at, "end of a queue"))
+    }
+
+    fn cleanups(queued: &ZooKeeper) -> impl Iterator<Item = &Cleanup> {
+        queued.all_cleanups()
     }
 
     fn check_ttl(config: &Config, ttl: Duration) -> Result<Duration, Invalid> {
@@ -151,10 +232,10 @@ impl QueueStore for Nodes {
     }
 
     /// The leader answers a `sync`. It needs no permission.
-    fn ping(ctx: &mut Context) -> Request {
-        let session = ctx.shared_session();
+    fn ping(env: &mut Env) -> Request {
+        let session = env.shared_session();
         // Opens a new one before the request.
-        ctx.session_step(session, Connection::timeout);
+        env.session_step(session, Connection::timeout);
         Request { session, op: Op::Sync { path: "/".into() } }
     }
 
@@ -163,9 +244,9 @@ impl QueueStore for Nodes {
     }
 }
 
-impl Lock {
+impl ZooKeeper {
     /// Handles a triggered watch on a child of the queue.
-    pub(crate) fn watched(&mut self, ctx: &mut Context, session: SessionId, event: &WatcherEvent) {
+    pub(crate) fn watched(&mut self, env: &mut Env, session: SessionId, event: &WatcherEvent) {
         let changed = event.kind == EventType::DataChanged;
         if !changed && event.kind != EventType::Deleted {
             return;
@@ -173,13 +254,12 @@ impl Lock {
         let own = |hold: &&mut Hold| hold.session == session && hold.node.path == event.path;
         if let Some(hold) = self.hold.as_mut().filter(own) {
             if !changed {
-                return self.lose(ctx, Loss::Gone);
+                return self.lost(env, Loss::Gone);
             }
-            hold.watch.triggered(ctx, session, &event.path);
-            return;
+            return hold.watch.triggered(env, &mut self.calls, session, &event.path, ZooKeeperCall::WatchHeld);
         }
         if self.contention.session() == Some(session) {
-            self.contender_watched(ctx, &event.path, changed);
+            self.contender_watched(env, &event.path, changed);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use super::{Context, Nodes};
+use super::{Env, Nodes};
 use crate::id::CallOwner;
 use crate::lock::{self, Answer, ElectionEvent, Leader, QueryStore, SessionEvent, SessionId};
 use crate::time::Instant;
@@ -45,9 +45,9 @@ impl Asked {
 impl QueryStore<Nodes> for LeaderRead {
     /// Reads the queue, unless a request is in flight. A reply that follows the report of a change
     /// shows that change.
-    fn read(query: &mut Query, ctx: &mut Context) {
+    fn read(query: &mut Query, env: &mut Env) {
         if query.own.call.is_none() {
-            query.ask(ctx, Asked::List { watch: false });
+            query.ask(env, Asked::List { watch: false });
         }
     }
 
@@ -55,16 +55,16 @@ impl QueryStore<Nodes> for LeaderRead {
         query.own.due.filter(|_| query.own.call.is_none())
     }
 
-    fn answered(query: &mut Query, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
+    fn answered(query: &mut Query, env: &mut Env, serial: u64, reply: &Reply) -> bool {
         let Some((_, asked)) = query.own.call.take_if(|(call, _)| *call == serial) else { return false };
         match (asked, reply) {
             (_, Reply::Unknown(_) | Reply::NotSent(_)) => {
-                query.down(ctx, reply.answer());
-                if query.own.session.is_some_and(|session| ctx.is_up(session)) {
-                    query.back_off(ctx);
+                query.down(env, reply.answer());
+                if query.own.session.is_some_and(|session| env.is_up(session)) {
+                    query.back_off(env);
                 }
             }
-            (_, Reply::Refused(_)) if reply.is_refusal() => return query.refused(ctx, reply.answer()),
+            (_, Reply::Refused(_)) if reply.is_refusal() => return query.refused(env, reply.answer()),
             (Asked::List { watch }, Reply::Done(ReplyBody::Children(names))) => {
                 let contenders = names.iter().filter_map(|name| match query.queue.classify(name) {
                     Child::Contender(sequence) => Some((sequence, name)),
@@ -73,43 +73,43 @@ impl QueryStore<Nodes> for LeaderRead {
                 match contenders.min() {
                     Some((_, name)) => {
                         let path = query.queue.child(name);
-                        query.ask(ctx, Asked::Leader(path));
+                        query.ask(env, Asked::Leader(path));
                     }
-                    None if query.observes() && !watch => query.ask(ctx, Asked::List { watch: true }),
-                    None => return query.seen(ctx, ElectionEvent::NoLeader, None),
+                    None if query.observes() && !watch => query.ask(env, Asked::List { watch: true }),
+                    None => return query.seen(env, ElectionEvent::NoLeader, None),
                 }
             }
             (Asked::List { .. }, Reply::Refused(ErrorCode::NO_NODE)) if query.observes() => {
-                query.ask(ctx, Asked::Queue)
+                query.ask(env, Asked::Queue)
             }
             (Asked::List { .. } | Asked::Queue, Reply::Refused(ErrorCode::NO_NODE)) => {
-                return query.seen(ctx, ElectionEvent::NoLeader, None);
+                return query.seen(env, ElectionEvent::NoLeader, None);
             }
             (Asked::Leader(path), Reply::Done(ReplyBody::Data { data, stat })) => {
                 let Stat { czxid, mzxid, .. } = *stat;
                 let (key, value) = (path.as_bytes().to_vec().into(), data.clone());
                 let leader = Leader { key, value, create_revision: czxid, mod_revision: mzxid };
-                return query.seen(ctx, ElectionEvent::Leader(leader), Some(path));
+                return query.seen(env, ElectionEvent::Leader(leader), Some(path));
             }
-            (Asked::Queue, Reply::Done(_)) | (Asked::Leader(_), Reply::Refused(ErrorCode::NO_NODE)) => query.read(ctx),
-            (_, Reply::Done(_) | Reply::Refused(_)) => query.back_off(ctx),
+            (Asked::Queue, Reply::Done(_)) | (Asked::Leader(_), Reply::Refused(ErrorCode::NO_NODE)) => query.read(env),
+            (_, Reply::Done(_) | Reply::Refused(_)) => query.back_off(env),
         }
         false
     }
 
-    fn session_event(query: &mut Query, ctx: &mut Context, session: SessionId, event: &SessionEvent) -> bool {
+    fn session_event(query: &mut Query, env: &mut Env, session: SessionId, event: &SessionEvent) -> bool {
         if query.own.session != Some(session) {
             return false;
         }
         match event {
-            SessionEvent::Alive | SessionEvent::Up => query.read(ctx),
-            SessionEvent::Down(answer) => query.down(ctx, answer.clone()),
-            SessionEvent::Refused(answer) => return query.refused(ctx, answer.clone()),
+            SessionEvent::Alive | SessionEvent::Up => query.read(env),
+            SessionEvent::Down(answer) => query.down(env, answer.clone()),
+            SessionEvent::Refused(answer) => return query.refused(env, answer.clone()),
             // The next request opens another session.
             SessionEvent::Lost(_) | SessionEvent::Ended(_) => {
                 query.own.call = None;
-                query.down(ctx, query.answer.clone());
-                query.read(ctx);
+                query.down(env, query.answer.clone());
+                query.read(env);
             }
             SessionEvent::Shortened
             | SessionEvent::Renewed(_)
@@ -122,13 +122,13 @@ impl QueryStore<Nodes> for LeaderRead {
 
     /// Removes the watch on the queue, which may never be triggered, unless another observer needs
     /// it. That on the leader's node ends with the node.
-    fn close(query: &Query, ctx: &mut Context) {
+    fn close(query: &Query, env: &mut Env) {
         let shares = |other: &Query| other.own.watches_queue && other.queue == query.queue;
         if query.own.watches_queue
             && let Some(session) = query.own.session
-            && !ctx.shared.queries.iter().any(shares)
+            && !env.shared.queries.iter().any(shares)
         {
-            ctx.unwatch(session, (*query.queue.path).into(), WatchKind::Any);
+            env.unwatch(session, (*query.queue.path).into(), WatchKind::Any);
         }
     }
 }
@@ -140,7 +140,7 @@ impl Query {
         self.observes() && (asks || self.own.first.as_deref() == Some(path))
     }
 
-    fn ask(&mut self, ctx: &mut Context, asked: Asked) {
+    fn ask(&mut self, env: &mut Env, asked: Asked) {
         let path: Box<str> = (*self.queue.path).into();
         let op = match &asked {
             Asked::List { watch } => Op::GetChildren { path, watch: *watch },
@@ -148,47 +148,47 @@ impl Query {
             Asked::Leader(path) => Op::GetData { path: path.clone(), watch: self.observes() },
         };
         self.own.watches_queue |= asked.watches_queue();
-        let session = ctx.shared_session();
+        let session = env.shared_session();
         (self.own.session, self.own.due) = (Some(session), None);
-        self.own.call = ctx.send_for(CallOwner::Query(self.id.slot), session, op).map(|call| (call, asked));
+        self.own.call = env.send_for(CallOwner::Query(self.id.slot), session, op).map(|call| (call, asked));
         if self.own.call.is_none()
-            && let Some(answer) = ctx.session(session).and_then(|found| found.own.down.clone())
+            && let Some(answer) = env.session(session).and_then(|found| found.own.down.clone())
         {
-            self.down(ctx, answer);
+            self.down(env, answer);
         }
     }
 
-    fn back_off(&mut self, ctx: &Context) {
-        self.own.due = Some(ctx.now + ctx.pause(self.own.tries));
+    fn back_off(&mut self, env: &Env) {
+        self.own.due = Some(env.now + env.pause(self.own.tries));
         self.own.tries = self.own.tries.saturating_add(1);
     }
 
     /// The watches end with the connection.
-    fn down(&mut self, ctx: &mut Context, answer: Answer) {
+    fn down(&mut self, env: &mut Env, answer: Answer) {
         self.own.watches_queue = false;
-        self.disconnected(ctx, answer);
+        self.disconnected(env, answer);
     }
 
     /// Reports the state. An observer goes on.
-    fn seen(&mut self, ctx: &mut Context, event: ElectionEvent, first: Option<Box<str>>) -> bool {
-        self.emit(ctx, event);
+    fn seen(&mut self, env: &mut Env, event: ElectionEvent, first: Option<Box<str>>) -> bool {
+        self.emit(env, event);
         self.own.first = first;
         self.own.tries = 0;
         if !self.observes() {
             return true;
         }
-        self.own.due = Some(ctx.recheck_of(self.id.slot));
+        self.own.due = Some(env.recheck_of(self.id.slot));
         false
     }
 
     /// Handles a triggered watch.
-    pub(crate) fn watched(&mut self, ctx: &mut Context, path: &str, kind: EventType) -> bool {
+    pub(crate) fn watched(&mut self, env: &mut Env, path: &str, kind: EventType) -> bool {
         let changed = !matches!(kind, EventType::None | EventType::DataWatchRemoved | EventType::ChildWatchRemoved);
         // The report of an earlier watch does not end one whose request is in flight.
         let is_new = self.own.call.as_ref().is_some_and(|(_, asked)| asked.watches_queue());
         self.own.watches_queue &= is_new || *self.queue.path != *path;
         if changed && self.observes() && (*self.queue.path == *path || self.own.first.as_deref() == Some(path)) {
-            self.read(ctx);
+            self.read(env);
         }
         false
     }

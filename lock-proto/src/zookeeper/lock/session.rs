@@ -7,10 +7,11 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::{Context, Nodes};
+use super::{Env, Nodes};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{
-    self, Answer, Cause, End, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionStore, State, renew_at,
+    self, Answer, Cause, End, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionPurpose, SessionStore, State,
+    renew_at,
 };
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
@@ -113,16 +114,16 @@ impl Session {
         unguarded.then(|| self.until + self.granted.saturating_sub(self.own.validity))
     }
 
-    pub(crate) fn reported(&mut self, ctx: &mut Context, report: &SessionReport) -> Option<SessionEvent> {
+    pub(crate) fn reported(&mut self, env: &mut Env, report: &SessionReport) -> Option<SessionEvent> {
         match report {
-            SessionReport::Up { emitted, timeout, owner } => self.opened(ctx, *emitted, *timeout, *owner),
-            SessionReport::Down(cause) => self.disconnected(ctx, cause),
+            SessionReport::Up { emitted, timeout, owner } => self.opened(env, *emitted, *timeout, *owner),
+            SessionReport::Down(cause) => self.disconnected(env, cause),
             SessionReport::Contact(emitted) => {
-                let known_at = ctx.now + ctx.config.report_within();
+                let known_at = env.now + env.config.report_within();
                 // More than eight in a tick would displace those that a write can prove.
-                let spacing = ctx.config.store.own.tick / 8;
+                let spacing = env.config.store.own.tick / 8;
                 // A single reply that was held up counts for little.
-                let took = ctx.now.since(*emitted).min(self.own.usual * 2 + spacing);
+                let took = env.now.since(*emitted).min(self.own.usual * 2 + spacing);
                 self.own.usual = (self.own.usual * 7 + took) / 8;
                 if self.own.contacts.front().is_none_or(|newest| newest.known_at + spacing <= known_at) {
                     self.own.contacts.truncate(MAX_CONTACTS - 1);
@@ -132,7 +133,7 @@ impl Session {
             }
             // Within the bounds no leader ends it by itself while it is valid: somebody else did.
             // ZK1
-            SessionReport::Expired if self.is_open() && ctx.now < self.until => self.lose(Loss::Gone),
+            SessionReport::Expired if self.is_open() && env.now < self.until => self.lose(Loss::Gone),
             SessionReport::Expired => self.ended(End::Refused),
             SessionReport::Ended { confirmed } => {
                 self.ended(if *confirmed { End::Confirmed } else { End::Unconfirmed })
@@ -141,34 +142,34 @@ impl Session {
     }
 
     /// The session was created, or continues on a new connection.
-    fn opened(&mut self, ctx: &mut Context, emitted: Instant, granted: Duration, owner: i64) -> Option<SessionEvent> {
+    fn opened(&mut self, env: &mut Env, emitted: Instant, granted: Duration, owner: i64) -> Option<SessionEvent> {
         (self.own.down_since, self.own.down, self.own.undecided) = (None, None, false);
         (self.own.failures, self.own.refusals) = (0, 0);
         // The leader has created it, or was asked whether it exists.
         self.own.connected = emitted;
-        self.own.usual = ctx.now.since(emitted).min(ctx.config.store.own.tick);
+        self.own.usual = env.now.since(emitted).min(env.config.store.own.tick);
         match self.state {
             State::Opening => {
-                let validity = match ctx.config.check_granted(self.requested, granted) {
+                let validity = match env.config.check_granted(self.requested, granted) {
                     Ok(validity) => validity,
-                    Err(error) => return self.refuse(ctx, Answer::Rejected(error)),
+                    Err(error) => return self.refuse(env, Answer::Rejected(error)),
                 };
                 (self.state, self.own.owner, self.granted) = (State::Alive, owner, granted);
                 (self.own.least, self.own.validity) = (granted, validity);
-                self.record(ctx, emitted);
+                self.record(env, emitted);
                 Some(SessionEvent::Alive)
             }
             State::Checking | State::Alive => {
-                if ctx.config.check_granted(self.requested, granted).is_err() {
+                if env.config.check_granted(self.requested, granted).is_err() {
                     return self.lose(Loss::Expired);
                 }
-                let shortened = self.adjust(ctx, emitted, granted);
+                let shortened = self.adjust(env, emitted, granted);
                 // The first write on a connection. Once it is committed, all requests of earlier ones
                 // are decided. Nothing else is sent before that.
                 // ZK6
                 self.own.undecided = true;
                 self.retry.forget_call();
-                self.write(ctx);
+                self.write(env);
                 shortened
             }
             State::Lost(_) | State::Ending | State::Over(_) => None,
@@ -179,9 +180,9 @@ impl Session {
     /// before, the session may end before the last write of the former connection allowed. A longer
     /// one does not count.
     // T3, ZK1
-    fn adjust(&mut self, ctx: &Context, emitted: Instant, granted: Duration) -> Option<SessionEvent> {
+    fn adjust(&mut self, env: &Env, emitted: Instant, granted: Duration) -> Option<SessionEvent> {
         self.own.least = self.own.least.min(granted);
-        let (validity, before) = (ctx.config.validity(self.own.least), self.until);
+        let (validity, before) = (env.config.validity(self.own.least), self.until);
         self.until = before.min(emitted + validity);
         (self.granted, self.own.validity, self.own.prove_by) = (granted, validity, emitted + validity);
         (self.until < before).then_some(SessionEvent::Shortened)
@@ -207,22 +208,22 @@ impl Session {
 
     /// A write was committed on this connection. The locks go on.
     // ZK6
-    fn decided(&mut self, ctx: &mut Context) {
+    fn decided(&mut self, env: &mut Env) {
         if mem::take(&mut self.own.undecided) {
             self.own.down = None;
-            ctx.shared.sessions.emit(self.id, SessionEvent::Up);
+            env.shared.sessions.emit(self.id, SessionEvent::Up);
         }
     }
 
     /// The connection failed, or could not be opened.
-    fn disconnected(&mut self, ctx: &mut Context, cause: &Cause) -> Option<SessionEvent> {
-        self.own.down_since.get_or_insert(ctx.now);
+    fn disconnected(&mut self, env: &mut Env, cause: &Cause) -> Option<SessionEvent> {
+        self.own.down_since.get_or_insert(env.now);
         let answer = Answer::Unreachable(cause.clone());
-        let servers = ctx.config.store.own.servers.len();
+        let servers = env.config.store.own.servers.len();
         self.own.failures = self.own.failures.saturating_add(1);
         self.own.refusals = if cause.is_refusal() { self.own.refusals + 1 } else { 0 };
         if self.state == State::Opening && self.own.refusals as usize >= servers {
-            return self.refuse(ctx, answer);
+            return self.refuse(env, answer);
         }
         // The next server may be up.
         if self.is_lost() || (self.own.failures as usize) < servers {
@@ -232,8 +233,8 @@ impl Session {
         Some(SessionEvent::Down(answer))
     }
 
-    fn refuse(&mut self, ctx: &mut Context, answer: Answer) -> Option<SessionEvent> {
-        self.revoke(ctx);
+    fn refuse(&mut self, env: &mut Env, answer: Answer) -> Option<SessionEvent> {
+        self.revoke(env);
         Some(SessionEvent::Refused(answer))
     }
 
@@ -245,18 +246,18 @@ impl Session {
     /// A write of a lock that left at `emitted` was committed, which renews the session. While there
     /// are holds, it only counts if more than a third of the validity is over: all of them are then
     /// notified, and that happens rarely.
-    pub(super) fn wrote(&mut self, ctx: &mut Context, emitted: Instant) -> Option<SessionEvent> {
-        let counts = self.state == State::Alive && self.renewing && !ctx.config.store.own.revalidate;
+    pub(super) fn wrote(&mut self, env: &mut Env, emitted: Instant) -> Option<SessionEvent> {
+        let counts = self.state == State::Alive && self.renewing && !env.config.store.own.revalidate;
         if !counts || emitted + self.own.validity <= self.until {
             return None;
         }
-        let fresh = self.until.since(ctx.now) >= self.own.validity / 3 * 2;
+        let fresh = self.until.since(env.now) >= self.own.validity / 3 * 2;
         if fresh && !self.own.nodes.is_empty() {
             return None;
         }
-        let proven = self.record(ctx, emitted);
+        let proven = self.record(env, emitted);
         if self.renew_from.is_some() {
-            Connection::renew(self, ctx);
+            Connection::renew(self, env);
         }
         (!fresh).then_some(SessionEvent::Renewed(proven))
     }
@@ -269,30 +270,30 @@ impl Session {
     /// client pings. The two ticks by which it ends earlier cover that. More time passes between
     /// contacts if the process was stopped, or the network.
     // ZK1
-    fn record(&mut self, ctx: &Context, emitted: Instant) -> Instant {
-        let tick = ctx.config.store.own.tick;
+    fn record(&mut self, env: &Env, emitted: Instant) -> Instant {
+        let tick = env.config.store.own.tick;
         self.own.heard = self.own.heard.max(self.own.connected);
         // The leader may have been stopped before the write: it hears of the contacts within the
         // time for a report, unless it ends the session before. If the write took longer than the
         // network explains, the leader may have been stopped until it handled the write, and may be
         // stopped again before that. Then only an earlier write counts: one that was committed
         // before this one left, not one that the leader has handled together with it.
-        let is_slow = ctx.now.since(emitted) > self.own.usual * 2 + tick / 4;
+        let is_slow = env.now.since(emitted) > self.own.usual * 2 + tick / 4;
         let earlier = if self.own.committed <= emitted { self.own.wrote } else { Instant::ZERO };
         let by = if is_slow { earlier } else { emitted };
-        if !ctx.config.store.own.revalidate
-            && ctx.now < self.proven_by_contacts_until(ctx)
+        if !env.config.store.own.revalidate
+            && env.now < self.proven_by_contacts_until(env)
             && let Some(known) = self.own.contacts.iter().find(|contact| contact.known_at <= by)
         {
             self.own.heard = self.own.heard.max(known.emitted);
         }
-        (self.own.wrote, self.own.committed) = (emitted, ctx.now);
+        (self.own.wrote, self.own.committed) = (emitted, env.now);
         let proven = emitted.min(self.own.heard + tick * 7 / 4);
         self.prolong(proven, self.own.validity);
-        let next = renew_at(ctx.seed ^ self.own.owner.unsigned_abs(), emitted, self.own.validity);
-        let mut next = next.min(self.proven_by_contacts_until(ctx));
+        let next = renew_at(env.seed ^ self.own.owner.unsigned_abs(), emitted, self.own.validity);
+        let mut next = next.min(self.proven_by_contacts_until(env));
         if proven < emitted {
-            self.own.prove_after = ctx.now + ctx.config.report_within();
+            self.own.prove_after = env.now + env.config.report_within();
             next = next.min(self.own.prove_after);
         }
         self.retry.set_due(self.renewing.then_some(next));
@@ -303,38 +304,38 @@ impl Session {
     /// connect request can. The leader may have been stopped for so long that it ends the session
     /// before it hears of any contact.
     // ZK1
-    fn must_reconnect(&self, ctx: &Context) -> bool {
-        if ctx.config.store.own.revalidate {
+    fn must_reconnect(&self, env: &Env) -> bool {
+        if env.config.store.own.revalidate {
             return self.own.connected <= self.own.heard;
         }
-        self.proven_by_contacts_until(ctx) <= ctx.now
+        self.proven_by_contacts_until(env) <= env.now
     }
 
     /// Returns until when the leader hears of contacts before it can end the session.
     // ZK1
-    fn proven_by_contacts_until(&self, ctx: &Context) -> Instant {
+    fn proven_by_contacts_until(&self, env: &Env) -> Instant {
         let Connection { heard, connected, least, .. } = self.own;
-        (heard.max(connected) + least).back(ctx.config.report_within())
+        (heard.max(connected) + least).back(env.config.report_within())
     }
 
     /// Called before a lock enters the queue. A session that was idle for long continues on a new
     /// connection first.
     // ZK1
-    pub(super) fn refresh(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+    pub(super) fn refresh(&mut self, env: &mut Env) -> Option<SessionEvent> {
         if Connection::is_up(self)
             && !self.retry.is_in_flight()
-            && !self.proves_hold(ctx.now)
-            && self.must_reconnect(ctx)
+            && !self.proves_hold(env.now)
+            && self.must_reconnect(env)
         {
-            self.reconnect(ctx);
+            self.reconnect(env);
         }
         None
     }
 
-    fn reconnect(&mut self, ctx: &mut Context) {
-        self.own.down_since = Some(ctx.now);
+    fn reconnect(&mut self, env: &mut Env) {
+        self.own.down_since = Some(env.now);
         let timeout = self.requested;
-        ctx.out.push_back(QueueOutput::Store(SessionOutput::Open { session: self.id, timeout }));
+        env.out.push_back(QueueOutput::Store(SessionOutput::Open { session: self.id, timeout }));
     }
 
     /// Returns true if a hold may begin: it is not lost before the first renewal can be answered.
@@ -344,26 +345,26 @@ impl Session {
     }
 
     /// Renews the session for a hold, unless a renewal is in flight.
-    pub(super) fn prove(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+    pub(super) fn prove(&mut self, env: &mut Env) -> Option<SessionEvent> {
         if !self.retry.is_in_flight() {
-            self.renew_from = Some(ctx.now);
-            Connection::renew(self, ctx);
+            self.renew_from = Some(env.now);
+            Connection::renew(self, env);
         }
         None
     }
 
     /// Renews the session, on a new connection if the present one cannot prove it.
     // ZK1
-    fn send_renewal(&mut self, ctx: &mut Context) {
+    fn send_renewal(&mut self, env: &mut Env) {
         if !self.is_connected() || self.retry.is_in_flight() {
             return;
         }
-        if self.must_reconnect(ctx) { self.reconnect(ctx) } else { self.write(ctx) }
+        if self.must_reconnect(env) { self.reconnect(env) } else { self.write(env) }
     }
 
     /// Sends a write that a quorum must commit.
     // ZK1
-    fn write(&mut self, ctx: &mut Context) {
+    fn write(&mut self, env: &mut Env) {
         if !self.is_connected() || self.retry.is_in_flight() {
             return;
         }
@@ -376,13 +377,13 @@ impl Session {
             checks.push(check("/"));
         }
         let request = Request { session: self.id, op: Op::Multi(checks) };
-        let serial = ctx.call(CallOwner::Session(self.id.0), NodeId(0), request, ctx.config.request_timeout);
-        self.retry.sent(SessionCall { serial, emitted: ctx.now });
+        let serial = env.call(CallOwner::Session(self.id.0), NodeId(0), request, env.config.request_timeout);
+        self.retry.sent(SessionCall { serial, purpose: SessionPurpose::Renew, emitted: env.now });
     }
 }
 
 impl SessionStore<Nodes> for Connection {
-    fn new(_: &mut Context) -> Self {
+    fn new(_: &mut Env) -> Self {
         Self::default()
     }
 
@@ -406,39 +407,39 @@ impl SessionStore<Nodes> for Connection {
         at.map(|at| (at, why))
     }
 
-    fn timeout(session: &mut Session, ctx: &mut Context) -> Option<SessionEvent> {
-        if session.wants_end() || session.end_at().is_some_and(|at| at <= ctx.now) {
-            return session.revoke(ctx);
+    fn timeout(session: &mut Session, env: &mut Env) -> Option<SessionEvent> {
+        if session.wants_end() || session.end_at().is_some_and(|at| at <= env.now) {
+            return session.revoke(env);
         }
         if session.must_be_quiet() {
             session.own.quiet = true;
-            ctx.out.push_back(QueueOutput::Store(SessionOutput::Quiet { session: session.id }));
+            env.out.push_back(QueueOutput::Store(SessionOutput::Quiet { session: session.id }));
         }
         match session.state {
-            State::Opening if session.retry.is_due(ctx.now) => {
+            State::Opening if session.retry.is_due(env.now) => {
                 session.retry.set_due(None);
-                ctx.out.push_back(QueueOutput::Store(SessionOutput::Open {
+                env.out.push_back(QueueOutput::Store(SessionOutput::Open {
                     session: session.id,
                     timeout: session.requested,
                 }));
             }
-            State::Alive if session.lost_at().is_some_and(|at| at <= ctx.now) => return session.lose(Loss::Expired),
-            State::Alive if session.needs_renewal() && session.retry.is_due(ctx.now) => session.send_renewal(ctx),
+            State::Alive if session.lost_at().is_some_and(|at| at <= env.now) => return session.lose(Loss::Expired),
+            State::Alive if session.needs_renewal() && session.retry.is_due(env.now) => session.send_renewal(env),
             State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending | State::Over(_) => {}
         }
         None
     }
 
     /// Renews the session once that proves something new.
-    fn renew(session: &mut Session, ctx: &mut Context) {
-        if ctx.now < session.own.prove_after && !session.must_reconnect(ctx) {
+    fn renew(session: &mut Session, env: &mut Env) {
+        if env.now < session.own.prove_after && !session.must_reconnect(env) {
             session.retry.set_due(Some(session.own.prove_after));
         } else {
-            session.send_renewal(ctx);
+            session.send_renewal(env);
         }
     }
 
-    fn answered(session: &mut Session, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
+    fn answered(session: &mut Session, env: &mut Env, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
         if session.state != State::Alive {
             return None;
         }
@@ -447,9 +448,9 @@ impl SessionStore<Nodes> for Connection {
         // ZK1
         if let Reply::Done(ReplyBody::Multi(results)) = reply {
             if results.contains(&MultiResult::Error(ErrorCode::SESSION_EXPIRED)) {
-                return session.reported(ctx, &SessionReport::Expired);
+                return session.reported(env, &SessionReport::Expired);
             }
-            session.decided(ctx);
+            session.decided(env);
             let checked = mem::take(&mut session.own.checking);
             let failed = results.iter().position(|result| *result == MultiResult::Error(ErrorCode::NO_NODE));
             if let Some((slot, path)) = failed.and_then(|place| checked.get(place))
@@ -457,20 +458,20 @@ impl SessionStore<Nodes> for Connection {
             {
                 session.own.nodes.remove(slot);
                 // The next renewal counts instead of this one, and notifies all holders.
-                session.write(ctx);
+                session.write(env);
                 return Some(SessionEvent::Gone(*slot));
             }
             let counts = session.renewing || session.renew_from.is_some();
-            let proven = if counts { session.record(ctx, call.emitted) } else { call.emitted };
+            let proven = if counts { session.record(env, call.emitted) } else { call.emitted };
             if session.renew_from.is_some() {
-                Self::renew(session, ctx);
+                Self::renew(session, env);
             }
             return counts.then_some(SessionEvent::Renewed(proven));
         }
-        ctx.back_off(&mut session.retry);
+        env.back_off(&mut session.retry);
         if let (true, Reply::Refused(_)) = (session.own.undecided, reply) {
             session.own.down = Some(reply.answer());
-            ctx.shared.sessions.emit(session.id, SessionEvent::Down(reply.answer()));
+            env.shared.sessions.emit(session.id, SessionEvent::Down(reply.answer()));
         }
         Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
     }
@@ -480,8 +481,8 @@ impl SessionStore<Nodes> for Connection {
         session.retry.due().is_none()
     }
 
-    fn end(session: &mut Session, ctx: &mut Context) {
-        ctx.out.push_back(QueueOutput::Store(SessionOutput::End { session: session.id }));
+    fn end(session: &mut Session, env: &mut Env) {
+        env.out.push_back(QueueOutput::Store(SessionOutput::End { session: session.id }));
     }
 
     /// Until its locks need a proof, the session is kept by pings, which prove nothing. It is then

@@ -8,8 +8,8 @@ use core::mem;
 
 use super::cleanup::Target;
 use super::tail::Tail;
-use super::{Contention, Context, Lock, Nodes, OwnerNode, Session};
-use crate::lock::{Answer, Blocked, Expiry, Keep as _, Progress, Queued, SessionId, Store as _};
+use super::{Contention, Env, Nodes, OwnerNode, Session, ZooKeeper, ZooKeeperCall};
+use crate::lock::{Answer, Blocked, Calls, Expiry, Progress, QueueStore as _, SessionId};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, Names, Op, ReplyBody, WatchKind};
 use crate::zookeeper::path::Child;
@@ -19,22 +19,37 @@ use crate::zookeeper::request::Reply;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Watch {
     None,
-    Requested(u64),
+    Requested,
     Open,
 }
 
 impl Watch {
     /// Requests the watch by a read: `exists` would leave one behind if the node is gone.
-    pub(super) fn request(ctx: &mut Context, session: SessionId, path: &str) -> Self {
-        ctx.send(session, Op::GetData { path: path.into(), watch: true }).map_or(Self::None, Self::Requested)
+    pub(super) fn request(
+        env: &mut Env,
+        calls: &mut Calls<ZooKeeperCall>,
+        session: SessionId,
+        path: &str,
+        purpose: ZooKeeperCall,
+    ) -> Self {
+        let Some(call) = env.send(session, Op::GetData { path: path.into(), watch: true }) else { return Self::None };
+        calls.replace(call, purpose);
+        Self::Requested
     }
 
     /// The node was written. A read in flight is executed after that, and shows it: a server that
     /// reports events for ever causes no more requests.
     // ZK9
-    pub(super) fn triggered(&mut self, ctx: &mut Context, session: SessionId, path: &str) {
-        if !matches!(self, Self::Requested(_)) {
-            *self = Self::request(ctx, session, path);
+    pub(super) fn triggered(
+        &mut self,
+        env: &mut Env,
+        calls: &mut Calls<ZooKeeperCall>,
+        session: SessionId,
+        path: &str,
+        purpose: ZooKeeperCall,
+    ) {
+        if *self != Self::Requested {
+            *self = Self::request(env, calls, session, path, purpose);
         }
     }
 
@@ -49,8 +64,8 @@ pub struct Contender {
     session: SessionId,
     node: OwnerNode,
     own_watch: Watch,
-    /// The call that reads the queue.
-    list: Option<u64>,
+    /// A list of the queue is in flight.
+    lists: bool,
     ahead: Ahead,
     /// When to read the queue without a report.
     recheck: Instant,
@@ -68,17 +83,17 @@ pub(super) enum Ahead {
 }
 
 impl Contender {
-    /// A contender whose place is unknown until the call `list` is answered.
-    pub(super) fn new(ctx: &Context, session: SessionId, node: OwnerNode, list: Option<u64>) -> Self {
-        Self { session, node, own_watch: Watch::None, list, ahead: Ahead::Unread, recheck: ctx.recheck_at() }
+    /// A contender whose place is unknown until the queue is listed.
+    pub(super) fn new(env: &Env, session: SessionId, node: OwnerNode, lists: bool) -> Self {
+        Self { session, node, own_watch: Watch::None, lists, ahead: Ahead::Unread, recheck: env.recheck_at() }
     }
 
     /// Removes the watch on the predecessor, unless an observer needs it.
-    fn unwatch(self, ctx: &mut Context) {
-        if let Ahead::Behind { path, watch: Watch::Open | Watch::Requested(_), .. } = self.ahead
-            && !ctx.shared.queries.iter().any(|query| query.watches(&path))
+    fn unwatch(self, env: &mut Env) {
+        if let Ahead::Behind { path, watch: Watch::Open | Watch::Requested, .. } = self.ahead
+            && !env.shared.queries.iter().any(|query| query.watches(&path))
         {
-            ctx.unwatch(self.session, path, WatchKind::Data);
+            env.unwatch(self.session, path, WatchKind::Data);
         }
     }
 }
@@ -92,112 +107,119 @@ impl Progress<Nodes> for Contender {
         matches!(self.ahead, Ahead::Behind { is_first: true, .. } | Ahead::First)
     }
 
-    fn awaits(&self, serial: u64) -> bool {
-        let ahead = matches!(&self.ahead, Ahead::Behind { watch, .. } if watch.awaits(serial));
-        ahead || self.list == Some(serial) || self.own_watch.awaits(serial)
-    }
-
     fn deadline(&self) -> Option<Instant> {
-        (self.list.is_none() && self.ahead != Ahead::First).then_some(self.recheck)
+        (!self.lists && self.ahead != Ahead::First).then_some(self.recheck)
     }
 
-    fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
-        let Contention::Waiting(contender) = &mut lock.contention else { return };
-        if contender.own_watch.awaits(serial) {
-            contender.own_watch = Watch::answered(reply);
-            return match reply {
-                Reply::Refused(ErrorCode::NO_NODE) => lock.reenter(ctx),
-                Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => lock.take_turn(ctx),
-            };
+    fn timeout(queued: &mut ZooKeeper, env: &mut Env) {
+        let Contention::Waiting(contender) = &mut queued.contention else { return };
+        contender.recheck = env.recheck_at();
+        queued.list(env);
+    }
+
+    fn up(queued: &mut ZooKeeper, env: &mut Env) {
+        if let Contention::Waiting(contender) = &mut queued.contention {
+            contender.own_watch = Watch::None;
         }
-        if contender.list.take_if(|call| *call == serial).is_some() {
-            return lock.list_answered(ctx, reply);
+        queued.calls.forget(|call| *call == ZooKeeperCall::WatchOwn);
+        queued.read_queue(env);
+    }
+
+    fn renewed(queued: &mut ZooKeeper, env: &mut Env) {
+        queued.take_turn(env);
+    }
+}
+
+impl ZooKeeper {
+    /// Nobody waits any more, or the session is lost.
+    pub(super) fn leave_queue(&mut self, env: &mut Env, contender: Contender) {
+        let (session, path) = (contender.session, contender.node.path.clone());
+        contender.unwatch(env);
+        self.schedule(env, session, Target::Node(path));
+    }
+
+    pub(super) fn own_watch_answered(&mut self, env: &mut Env, reply: &Reply) {
+        let Contention::Waiting(contender) = &mut self.contention else { return };
+        contender.own_watch = Watch::answered(reply);
+        match reply {
+            Reply::Refused(ErrorCode::NO_NODE) => self.reenter(env),
+            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => self.take_turn(env),
         }
-        let Ahead::Behind { watch, .. } = &mut contender.ahead else { return };
+    }
+
+    pub(super) fn watch_ahead_answered(&mut self, env: &mut Env, reply: &Reply) {
+        let Contention::Waiting(Contender { ahead: Ahead::Behind { watch, .. }, .. }) = &mut self.contention else {
+            return;
+        };
         *watch = Watch::answered(reply);
         match reply {
-            Reply::Refused(ErrorCode::NO_NODE) => lock.predecessor_gone(ctx),
+            Reply::Refused(ErrorCode::NO_NODE) => self.predecessor_gone(env),
             // The predecessor may be another user's.
-            Reply::Refused(_) => lock.list_answered(ctx, reply),
+            Reply::Refused(_) => self.list_answered(env, reply),
             Reply::Done(_) | Reply::Unknown(_) | Reply::NotSent(_) => {}
         }
     }
 
-    fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        let Contention::Waiting(contender) = &mut lock.contention else { return };
-        contender.recheck = ctx.recheck_at();
-        contender.list = ctx.send(contender.session, lock.key.list());
-    }
-
-    fn up(lock: &mut Lock, ctx: &mut Context) {
-        if let Contention::Waiting(contender) = &mut lock.contention {
-            contender.own_watch = Watch::None;
-        }
-        lock.read_queue(ctx);
-    }
-
-    fn renewed(lock: &mut Lock, ctx: &mut Context) {
-        lock.take_turn(ctx);
-    }
-
-    fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
-        let (session, path) = (self.session, self.node.path.clone());
-        self.unwatch(ctx);
-        lock.schedule(ctx, session, Target::Node(path));
-    }
-}
-
-impl Lock {
     /// The node or its queue was deleted: enters again, at the end.
-    fn reenter(&mut self, ctx: &mut Context) {
+    fn reenter(&mut self, env: &mut Env) {
         if let Contention::Waiting(contender) = mem::take(&mut self.contention) {
             let session = contender.session;
-            contender.unwatch(ctx);
-            self.enter(ctx, session);
+            contender.unwatch(env);
+            self.enter(env, session);
         }
     }
 
     /// Reads the queue. The place in it is unknown until then.
-    pub(super) fn read_queue(&mut self, ctx: &mut Context) {
+    pub(super) fn read_queue(&mut self, env: &mut Env) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         contender.ahead = Ahead::Unread;
-        contender.list = ctx.send(contender.session, self.key.list());
+        self.calls.forget(|call| *call == ZooKeeperCall::WatchAhead);
+        self.list(env);
+    }
+
+    fn list(&mut self, env: &mut Env) {
+        let Some(session) = self.contention.session() else { return };
+        let sent = self.send_list(env, session);
+        if let Contention::Waiting(contender) = &mut self.contention {
+            contender.lists = sent;
+        }
     }
 
     /// Takes a place that is known without a list of the queue. A single attempt lists it if
     /// another node is ahead, which may be gone.
     // ZK10
-    pub(super) fn placed(&mut self, ctx: &mut Context, ahead: Option<Ahead>) {
+    pub(super) fn placed(&mut self, env: &mut Env, ahead: Option<Ahead>) {
         match ahead {
-            Some(Ahead::First) => self.win(ctx),
-            Some(Ahead::Behind { path, is_first, .. }) if !self.waiters.head_tries_once() => {
-                self.wait_behind(ctx, path, is_first);
+            Some(Ahead::First) => self.win(env),
+            Some(Ahead::Behind { path, is_first, .. }) if !self.tries_once() => {
+                self.wait_behind(env, path, is_first);
             }
-            Some(Ahead::Behind { .. } | Ahead::Unread) | None => self.read_queue(ctx),
+            Some(Ahead::Behind { .. } | Ahead::Unread) | None => self.read_queue(env),
         }
     }
 
     /// Decides by a list of the queue that is younger than the node whether it is first.
-    fn list_answered(&mut self, ctx: &mut Context, reply: &Reply) {
+    pub(super) fn list_answered(&mut self, env: &mut Env, reply: &Reply) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
+        contender.lists = false;
         match reply {
-            Reply::Done(ReplyBody::Children(names)) => self.judge(ctx, names),
-            Reply::Refused(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
-            Reply::Refused(ErrorCode::NO_NODE) => self.reenter(ctx),
+            Reply::Done(ReplyBody::Children(names)) => self.judge(env, names),
+            Reply::Refused(_) if reply.is_refusal() => self.fail_refused(env, reply.answer()),
+            Reply::Refused(ErrorCode::NO_NODE) => self.reenter(env),
             // The next connection goes on.
             Reply::Unknown(_) | Reply::NotSent(_) => {}
             Reply::Done(_) | Reply::Refused(_) => {
-                contender.recheck = ctx.now + ctx.pause(self.tries);
+                contender.recheck = env.now + env.pause(self.tries);
                 self.tries = self.tries.saturating_add(1);
-                self.store.answer = reply.answer();
-                self.end_try(ctx);
+                self.answer = reply.answer();
+                self.end_try(env);
             }
         }
     }
 
-    fn judge(&mut self, ctx: &mut Context, names: &Names) {
+    fn judge(&mut self, env: &mut Env, names: &Names) {
         let Some(session) = self.contention.session() else { return };
-        self.delete_late(ctx, session, names);
+        self.delete_late(env, session, names);
         let Contention::Waiting(Contender { node, .. }) = &self.contention else { return };
         let own = self.key.name_of(&node.path);
         let mut queue = Vec::new();
@@ -205,102 +227,107 @@ impl Lock {
             match self.key.classify(name) {
                 Child::Contender(sequence) => queue.push((sequence, name)),
                 Child::Foreign(name) => {
-                    return self.fail_foreign(ctx, &format_args!("the node {}", self.key.child(name)));
+                    return self.fail_foreign(env, &format_args!("the node {}", self.key.child(name)));
                 }
             }
         }
         queue.sort_unstable();
-        let Some(place) = queue.iter().position(|(_, name)| own == Some(*name)) else { return self.reenter(ctx) };
+        let Some(place) = queue.iter().position(|(_, name)| own == Some(*name)) else { return self.reenter(env) };
         if let Some((_, name)) = place.checked_sub(1).and_then(|ahead| queue.get(ahead)) {
-            return self.wait_behind(ctx, self.key.child(name), place == 1);
+            return self.wait_behind(env, self.key.child(name), place == 1);
         }
         let newest = queue.last().filter(|_| queue.len() > 1);
         let behind = newest.map(|(number, name)| (*number, self.key.child(name), queue.len() == 2));
-        self.store.own.tail = Some(Box::new(Tail::new(node, behind)));
-        self.win(ctx);
+        self.own.tail = Some(Box::new(Tail::new(node, behind)));
+        self.win(env);
     }
 
     /// Waits behind this node. If it is the first, the client also watches its own node, and
     /// requests that watch first: a report of the predecessor's deletion then proves that its own
     /// node still existed. Otherwise the queue is read before the lock is taken.
-    fn wait_behind(&mut self, ctx: &mut Context, path: Box<str>, is_first: bool) {
-        self.store.answer = Answer::Taken(Expiry::Unknown);
-        if self.waiters.head_tries_once() {
-            Queued::nobody_waits(self, ctx);
-            self.end_try(ctx);
+    fn wait_behind(&mut self, env: &mut Env, path: Box<str>, is_first: bool) {
+        self.answer = Answer::Taken(Expiry::Unknown);
+        if self.tries_once() {
+            Nodes::leave(self, env);
+            self.end_try(env);
             return;
         }
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let session = contender.session;
         if is_first && contender.own_watch != Watch::Open {
-            contender.own_watch = Watch::request(ctx, session, &contender.node.path);
+            let path = &contender.node.path;
+            contender.own_watch = Watch::request(env, &mut self.calls, session, path, ZooKeeperCall::WatchOwn);
         }
-        let watch = Watch::request(ctx, session, &path);
+        let watch = Watch::request(env, &mut self.calls, session, &path, ZooKeeperCall::WatchAhead);
         contender.ahead = Ahead::Behind { path, is_first, watch };
-        contender.recheck = ctx.recheck_at();
-        self.notify_blocked(ctx, Blocked::Held);
+        contender.recheck = env.recheck_at();
+        env.blocked(Blocked::Held);
     }
 
     /// Handles a triggered watch on the client's own node or the predecessor.
-    pub(super) fn contender_watched(&mut self, ctx: &mut Context, path: &str, changed: bool) {
+    pub(super) fn contender_watched(&mut self, env: &mut Env, path: &str, changed: bool) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let session = contender.session;
         if *contender.node.path == *path {
             if !changed {
-                return self.reenter(ctx);
+                return self.reenter(env);
             }
-            contender.own_watch.triggered(ctx, session, path);
-            return;
+            return contender.own_watch.triggered(env, &mut self.calls, session, path, ZooKeeperCall::WatchOwn);
         }
         if let Ahead::Behind { path: predecessor, watch, .. } = &mut contender.ahead
             && **predecessor == *path
         {
             if !changed {
-                return self.predecessor_gone(ctx);
+                return self.predecessor_gone(env);
             }
-            watch.triggered(ctx, session, path);
+            watch.triggered(env, &mut self.calls, session, path, ZooKeeperCall::WatchAhead);
         }
     }
 
     /// The predecessor was deleted. If it was the first, no older node is left: none can appear.
     // ZK3
-    fn predecessor_gone(&mut self, ctx: &mut Context) {
+    fn predecessor_gone(&mut self, env: &mut Env) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         if let Ahead::Behind { is_first: true, .. } = contender.ahead {
             contender.ahead = Ahead::First;
-            return self.take_turn(ctx);
+            self.calls.forget(|call| *call == ZooKeeperCall::WatchAhead);
+            return self.take_turn(env);
         }
-        self.read_queue(ctx);
+        self.read_queue(env);
     }
 
     /// Takes the lock if no older node is left, and the client watches its own node.
-    fn take_turn(&mut self, ctx: &mut Context) {
+    fn take_turn(&mut self, env: &mut Env) {
         let Contention::Waiting(contender) = &self.contention else { return };
         match (&contender.ahead, contender.own_watch) {
-            (Ahead::First, Watch::Open) => self.win(ctx),
-            (Ahead::First, Watch::None) => self.read_queue(ctx),
+            (Ahead::First, Watch::Open) => self.win(env),
+            (Ahead::First, Watch::None) => self.read_queue(env),
             (Ahead::Unread | Ahead::Behind { .. } | Ahead::First, _) => {}
         }
     }
 
     /// Takes the lock once the session is proven to be alive. No older node is left.
     // ZK1
-    fn win(&mut self, ctx: &mut Context) {
+    fn win(&mut self, env: &mut Env) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let session = contender.session;
-        if !ctx.session(session).is_some_and(|found| found.proves_hold(ctx.now)) {
+        if !env.session(session).is_some_and(|found| found.proves_hold(env.now)) {
             // Answered by `Renewed`.
             contender.ahead = Ahead::First;
-            return ctx.session_step(session, Session::prove);
+            return env.session_step(session, Session::prove);
         }
         let (node, watch) = (contender.node.clone(), contender.own_watch);
-        let Some(value) = self.waiters.head().map(|head| head.terms.value.clone()) else { return };
-        if let Some(session) = ctx.shared.sessions.get_mut(session) {
-            session.own.nodes.insert(ctx.slot, node.path.clone());
+        let Some(value) = self.head.as_ref().map(|head| head.terms.value.clone()) else { return };
+        if let Some(session) = env.shared.sessions.get_mut(session) {
+            session.own.nodes.insert(env.slot, node.path.clone());
         }
         // All that is known of the nodes behind.
-        self.store.own.tail.get_or_insert_with(|| Box::new(Tail::new(&node, None)));
+        self.own.tail.get_or_insert_with(|| Box::new(Tail::new(&node, None)));
         let czxid = node.czxid;
-        self.take(ctx, session, node, czxid, value, watch);
+        if let Some((serial, _)) = self.calls.take(|call| *call == ZooKeeperCall::WatchOwn) {
+            self.calls.put(serial, ZooKeeperCall::WatchHeld);
+        }
+        self.calls.forget(ZooKeeperCall::contends);
+        self.take(env, session, node, czxid, value, watch);
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::time::Instant;
 
-/// A request that is in flight or scheduled. `C` identifies the call.
+/// A request that is in flight or scheduled. `C` is what is known of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Retry<C> {
+pub(crate) struct Retry<C = ()> {
     call: Option<C>,
     /// When to send or resend it.
     due: Option<Instant>,

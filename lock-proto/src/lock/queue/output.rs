@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use super::election::{ElectionEvent, QueryId};
-use super::event::Event;
 use crate::id::{CallId, LockId};
+use crate::lock::election::{ElectionEvent, QueryId};
+use crate::lock::event::Event;
 
 /// Outputs of a hub, in order. `R` is a request to a server, and `T` what only this store has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -41,4 +41,10 @@ pub enum QueueOutput<R, T> {
         /// Nodes (on etcd keys) and sessions (leases) whose end was not confirmed in time.
         unreleased: u32,
     },
+}
+
+impl<R, T> From<(LockId, Event)> for QueueOutput<R, T> {
+    fn from((lock, event): (LockId, Event)) -> Self {
+        Self::Event { lock, event }
+    }
 }

@@ -1,6 +1,6 @@
 //! The reply to a request of the queue family.
 
-use super::answer::{Answer, Cause};
+use crate::lock::answer::{Answer, Cause};
 
 /// The result of a request: `T` if it was executed, `E` if the server refused it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

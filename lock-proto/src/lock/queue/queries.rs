@@ -8,20 +8,20 @@ use core::hash::Hash;
 
 use bytes::Bytes;
 
-use super::answer::Answer;
-use super::client::{Client, Transport};
-use super::election::{ElectionEvent, Elections, QueryId};
-use super::event::{Failure, Report};
-use super::hub::Locks;
-use super::queue::QueueStore;
-use super::queue_output::QueueOutput;
-use super::queued::{Bid, QueueContext, Queued};
-use super::request::Acquire;
+use super::output::QueueOutput;
+use super::queued::{Bid, QueueEnv, Queued};
 use super::sessions::{SessionEvent, SessionId};
-use super::tuning::{check_name, check_value};
+use super::store::QueueStore;
 use crate::collections::{Deadlines, Slots};
 use crate::error::Misuse;
 use crate::id::LockId;
+use crate::lock::answer::Answer;
+use crate::lock::client::{Client, Transport};
+use crate::lock::election::{ElectionEvent, Elections, QueryId};
+use crate::lock::event::{Failure, Report};
+use crate::lock::hub::Locks;
+use crate::lock::request::Acquire;
+use crate::lock::tuning::{check_name, check_value};
 use crate::time::{Instant, soonest};
 
 /// A query for the leader of an election, or an observation of it.
@@ -42,17 +42,17 @@ pub struct Query<S: QueueStore> {
 /// a `bool` return true if the query has ended.
 pub trait QueryStore<S: QueueStore>: Clone + Debug + Default + PartialEq + Eq + Hash {
     /// Reads the leader if that is due, or it may have changed.
-    fn read(query: &mut Query<S>, ctx: &mut QueueContext<S>);
+    fn read(query: &mut Query<S>, env: &mut QueueEnv<S>);
     /// Returns when a read is due.
     fn read_at(query: &Query<S>) -> Option<Instant>;
     /// Handles the reply to a request of this or another query.
-    fn answered(query: &mut Query<S>, ctx: &mut QueueContext<S>, serial: u64, reply: &S::Reply) -> bool;
+    fn answered(query: &mut Query<S>, env: &mut QueueEnv<S>, serial: u64, reply: &S::Reply) -> bool;
     /// Handles an event of a session.
-    fn session_event(_: &mut Query<S>, _: &mut QueueContext<S>, _: SessionId, _: &SessionEvent) -> bool {
+    fn session_event(_: &mut Query<S>, _: &mut QueueEnv<S>, _: SessionId, _: &SessionEvent) -> bool {
         false
     }
     /// It has ended.
-    fn close(query: &Query<S>, ctx: &mut QueueContext<S>);
+    fn close(query: &Query<S>, env: &mut QueueEnv<S>);
 }
 
 impl<S: QueueStore> Query<S> {
@@ -65,34 +65,34 @@ impl<S: QueueStore> Query<S> {
     }
 
     /// Reads the leader if that is due, or it may have changed.
-    pub(crate) fn read(&mut self, ctx: &mut QueueContext<S>) {
-        S::Query::read(self, ctx);
+    pub(crate) fn read(&mut self, env: &mut QueueEnv<S>) {
+        S::Query::read(self, env);
     }
 
-    pub(crate) fn emit(&mut self, ctx: &mut QueueContext<S>, event: ElectionEvent) {
+    pub(crate) fn emit(&mut self, env: &mut QueueEnv<S>, event: ElectionEvent) {
         if self.last_event.as_ref() != Some(&event) {
             self.last_event = Some(event.clone());
-            ctx.out.push_back(QueueOutput::Election { query: self.id, event });
+            env.out.push_back(QueueOutput::Election { query: self.id, event });
         }
     }
 
-    fn fail(&mut self, ctx: &mut QueueContext<S>, failure: impl FnOnce(Report) -> Failure) {
-        let report = Report { waited: ctx.now.since(self.since), nodes: Box::new([self.answer.clone()]) };
-        self.emit(ctx, ElectionEvent::Failed(failure(report)));
+    fn fail(&mut self, env: &mut QueueEnv<S>, failure: impl FnOnce(Report) -> Failure) {
+        let report = Report { waited: env.now.since(self.since), nodes: Box::new([self.answer.clone()]) };
+        self.emit(env, ElectionEvent::Failed(failure(report)));
     }
 
     /// An observer learns of a failure that is not final.
-    pub(crate) fn disconnected(&mut self, ctx: &mut QueueContext<S>, answer: Answer) {
+    pub(crate) fn disconnected(&mut self, env: &mut QueueEnv<S>, answer: Answer) {
         self.answer = answer;
         if self.observes() {
-            self.emit(ctx, ElectionEvent::Disconnected);
+            self.emit(env, ElectionEvent::Disconnected);
         }
     }
 
     /// Ends the query, because a retry would not help.
-    pub(crate) fn refused(&mut self, ctx: &mut QueueContext<S>, answer: Answer) -> bool {
+    pub(crate) fn refused(&mut self, env: &mut QueueEnv<S>, answer: Answer) -> bool {
         self.answer = answer;
-        self.fail(ctx, Failure::Refused);
+        self.fail(env, Failure::Refused);
         true
     }
 }
@@ -137,7 +137,7 @@ impl<S: QueueStore> Queries<S> {
     }
 }
 
-impl<S: QueueStore> QueueContext<S> {
+impl<S: QueueStore> QueueEnv<S> {
     /// Runs one step of a query, and removes the query if `f` returns true.
     pub(crate) fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut Query<S>, &mut Self) -> bool) {
         // Removed from the map during the step, so that `f` can borrow the context.
@@ -156,12 +156,12 @@ impl<S: QueueStore> QueueContext<S> {
     /// Does the work of queries that is due.
     pub(crate) fn settle_queries(&mut self) {
         for slot in self.shared.queries.take_due(self.now) {
-            self.query_step(slot, |query, ctx| {
-                let is_over = query.until.is_some_and(|until| until <= ctx.now);
+            self.query_step(slot, |query, env| {
+                let is_over = query.until.is_some_and(|until| until <= env.now);
                 if is_over {
-                    query.fail(ctx, Failure::TimedOut);
+                    query.fail(env, Failure::TimedOut);
                 } else {
-                    query.read(ctx);
+                    query.read(env);
                 }
                 is_over
             });
@@ -171,8 +171,8 @@ impl<S: QueueStore> QueueContext<S> {
     /// The client is shutting down.
     pub(crate) fn end_queries(&mut self) {
         for slot in self.shared.queries.slots() {
-            self.query_step(slot, |query, ctx| {
-                query.emit(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
+            self.query_step(slot, |query, env| {
+                query.emit(env, ElectionEvent::Failed(Failure::ShuttingDown));
                 true
             });
         }
@@ -188,7 +188,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
     /// [`Misuse`] as for [`acquire`](Self::acquire), or if the value is too long.
     pub fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
         let (_, bid) = self.terms_of(now, request)?;
-        let queue = S::election(&self.ctx.config, &request.name)?;
+        let queue = S::election(&self.ctx.env.config, &request.name)?;
         check_value(&value)?;
         Ok(self.begin(request, queue, Bid { value, candidate: true, ..bid }))
     }
@@ -199,7 +199,8 @@ impl<S: QueueStore> Locks<Queued<S>> {
     ///
     /// [`Misuse`] if the candidate is not the leader, or the value is too long.
     pub fn proclaim(&mut self, now: Instant, id: LockId, value: Bytes) -> Result<(), Misuse> {
-        self.verb(now, id, |lock, ctx| lock.proclaim(ctx, id, value))
+        check_value(&value)?;
+        self.holder_verb(now, id, |queued, env| queued.proclaim(env, value))
     }
 
     /// Queries the current leader. One event reports the result.
@@ -223,18 +224,18 @@ impl<S: QueueStore> Locks<Queued<S>> {
 
     fn query(&mut self, now: Instant, name: &[u8], observe: bool) -> Result<QueryId, Misuse> {
         self.handle_timeout(now);
-        self.admit(self.ctx.shared.queries.ids.len())?;
+        self.admit(self.ctx.env.shared.queries.ids.len())?;
         check_name(name)?;
-        let queue = S::election(&self.ctx.config, name)?;
-        let queries = &mut self.ctx.shared.queries;
+        let queue = S::election(&self.ctx.env.config, name)?;
+        let queries = &mut self.ctx.env.shared.queries;
         let (slot, generation) = queries.ids.take(0);
         let id = QueryId { slot, generation };
-        let since = self.ctx.now;
-        let until = (!observe).then(|| since + self.ctx.config.release_within);
+        let since = self.ctx.env.now;
+        let until = (!observe).then(|| since + self.ctx.env.config.release_within);
         let (last_event, answer, own) = (None, Answer::Silent, S::Query::default());
         queries.list.insert(slot, Query { id, queue, until, since, last_event, answer, own });
-        self.ctx.query_step(slot, |query, ctx| {
-            query.read(ctx);
+        self.ctx.env.query_step(slot, |query, env| {
+            query.read(env);
             false
         });
         self.settle();
@@ -244,9 +245,9 @@ impl<S: QueueStore> Locks<Queued<S>> {
     /// Closes a query or an observation. No more events follow for it.
     pub fn close_query(&mut self, now: Instant, id: QueryId) {
         self.handle_timeout(now);
-        let query = self.ctx.shared.queries.list.get(&id.slot);
+        let query = self.ctx.env.shared.queries.list.get(&id.slot);
         if query.is_some_and(|query| query.id == id) {
-            self.ctx.query_step(id.slot, |_, _| true);
+            self.ctx.env.query_step(id.slot, |_, _| true);
         }
     }
 }

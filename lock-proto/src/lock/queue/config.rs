@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use super::config::{Config, DAY, Range};
-use super::tuning::MAX_TTL;
 use crate::error::ConfigError;
+use crate::lock::config::{Config, DAY, Range};
+use crate::lock::tuning::MAX_TTL;
 use crate::url::{Login, UrlError};
 
 /// Settings of a store of the queue family. `T` are those that only this store has.

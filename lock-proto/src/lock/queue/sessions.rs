@@ -8,18 +8,17 @@ use core::hash::Hash;
 use core::mem;
 use core::time::Duration;
 
-use super::answer::{Answer, ErrorClass, ServerError, printable};
-use super::event::Blocked;
-use super::grant::Loss;
-use super::hub::Locks;
 use super::queries::QueryStore as _;
-use super::queue::{Cleanup as _, Keep as _, Progress, QueueStore};
-use super::queued::{Contention, QueueContext, QueueLock, Queued};
+use super::queued::{Contention, QueueEnv, Queued};
 use super::retry::Retry;
-use super::store::Store as _;
+use super::store::{Cleanup as _, Keep as _, Progress, QueueStore};
 use super::users::{Need, Users};
 use crate::collections::Deadlines;
 use crate::jitter::{doubled, jitter};
+use crate::lock::answer::{Answer, ErrorClass, ServerError, printable};
+use crate::lock::event::Blocked;
+use crate::lock::grant::Loss;
+use crate::lock::hub::Locks;
 use crate::time::Instant;
 
 /// First and longest backoff after a failure.
@@ -100,11 +99,23 @@ pub enum End {
     Unconfirmed,
 }
 
-/// A request of a session in flight.
+/// A request of a session in flight: there is at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionCall {
     pub(crate) serial: u64,
+    pub(crate) purpose: SessionPurpose,
     pub(crate) emitted: Instant,
+}
+
+/// Why a session makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SessionPurpose {
+    /// To open the session.
+    Open,
+    /// To renew it.
+    Renew,
+    /// To end it.
+    End,
 }
 
 /// What the locks of a session are notified of.
@@ -138,7 +149,7 @@ pub enum SessionEvent {
 /// How a store opens, renews and ends a session. The value is the store's part of one.
 pub trait SessionStore<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     /// Creates the store's part of a session.
-    fn new(ctx: &mut QueueContext<S>) -> Self;
+    fn new(env: &mut QueueEnv<S>) -> Self;
     /// Returns true if requests can be sent.
     fn is_up(_: &Session<S>) -> bool {
         true
@@ -146,20 +157,20 @@ pub trait SessionStore<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     /// Returns the next deadline and its reason.
     fn deadline(session: &Session<S>) -> Option<(Instant, &'static str)>;
     /// Does the work that is due.
-    fn timeout(session: &mut Session<S>, ctx: &mut QueueContext<S>) -> Option<SessionEvent>;
+    fn timeout(session: &mut Session<S>, env: &mut QueueEnv<S>) -> Option<SessionEvent>;
     /// Renews the session now.
-    fn renew(session: &mut Session<S>, ctx: &mut QueueContext<S>);
+    fn renew(session: &mut Session<S>, env: &mut QueueEnv<S>);
     /// Handles the reply to its call.
     fn answered(
         session: &mut Session<S>,
-        ctx: &mut QueueContext<S>,
+        env: &mut QueueEnv<S>,
         call: SessionCall,
         reply: &S::Reply,
     ) -> Option<SessionEvent>;
     /// Returns true if a session that is being opened may exist on the server.
     fn may_exist(session: &Session<S>) -> bool;
     /// Ends the session on the server.
-    fn end(session: &mut Session<S>, ctx: &mut QueueContext<S>);
+    fn end(session: &mut Session<S>, env: &mut QueueEnv<S>);
     /// A lock has joined, or needs more or less than before. `before` is what all locks needed.
     fn joined(_: &mut Session<S>, _now: Instant, _before: Need) {}
 }
@@ -200,9 +211,9 @@ impl<S: QueueStore> Session<S> {
     }
 
     /// Renews it for a full TTL, even if it is not renewed automatically.
-    fn extend(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
-        self.renew_from = Some(ctx.now);
-        S::Session::renew(self, ctx);
+    fn extend(&mut self, env: &mut QueueEnv<S>) -> Option<SessionEvent> {
+        self.renew_from = Some(env.now);
+        S::Session::renew(self, env);
         None
     }
 
@@ -216,11 +227,11 @@ impl<S: QueueStore> Session<S> {
     }
 
     /// The last lock has left. The shared session is kept for later ones for some time.
-    fn unused(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
+    fn unused(&mut self, env: &mut QueueEnv<S>) -> Option<SessionEvent> {
         if !self.is_offered() {
-            return self.revoke(ctx);
+            return self.revoke(env);
         }
-        self.idle_until = ctx.now + ctx.config.idle_timeout;
+        self.idle_until = env.now + env.config.idle_timeout;
         None
     }
 
@@ -234,14 +245,14 @@ impl<S: QueueStore> Session<S> {
     }
 
     /// Does the work that is due. An unused session ends, unless a query may use it.
-    fn timeout(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
-        if self.is_idle() && self.idle_until <= ctx.now {
-            if !S::QUERIES_USE_SESSION || ctx.shared.queries.is_empty() {
-                return self.revoke(ctx);
+    fn timeout(&mut self, env: &mut QueueEnv<S>) -> Option<SessionEvent> {
+        if self.is_idle() && self.idle_until <= env.now {
+            if !S::QUERIES_USE_SESSION || env.shared.queries.is_empty() {
+                return self.revoke(env);
             }
-            self.idle_until = ctx.now + ctx.config.idle_timeout;
+            self.idle_until = env.now + env.config.idle_timeout;
         }
-        S::Session::timeout(self, ctx)
+        S::Session::timeout(self, env)
     }
 
     /// A renewal that was emitted at this instant is confirmed.
@@ -252,27 +263,22 @@ impl<S: QueueStore> Session<S> {
     }
 
     /// Ends it on the server, if it may exist there.
-    pub(crate) fn revoke(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
+    pub(crate) fn revoke(&mut self, env: &mut QueueEnv<S>) -> Option<SessionEvent> {
         match self.state {
             State::Ending | State::Over(_) => {}
             State::Lost(Loss::Gone) => self.state = State::Over(End::Confirmed),
             State::Opening if !S::Session::may_exist(self) => self.state = State::Over(End::Confirmed),
             State::Opening | State::Checking | State::Alive | State::Lost(_) => {
                 self.state = State::Ending;
-                S::Session::end(self, ctx);
+                S::Session::end(self, env);
             }
         }
         None
     }
 
-    pub(super) fn answered(
-        &mut self,
-        ctx: &mut QueueContext<S>,
-        serial: u64,
-        reply: &S::Reply,
-    ) -> Option<SessionEvent> {
+    pub(super) fn answered(&mut self, env: &mut QueueEnv<S>, serial: u64, reply: &S::Reply) -> Option<SessionEvent> {
         let call = self.retry.answered(|call| call.serial == serial)?;
-        S::Session::answered(self, ctx, call, reply)
+        S::Session::answered(self, env, call, reply)
     }
 }
 
@@ -427,7 +433,7 @@ impl<S: QueueStore> Sessions<S> {
     }
 }
 
-impl<S: QueueStore> QueueContext<S> {
+impl<S: QueueStore> QueueEnv<S> {
     /// Returns the session that the locks without one of their own share.
     pub(crate) fn shared_session(&mut self) -> SessionId {
         let ttl = self.config.store.session_ttl;
@@ -532,58 +538,58 @@ impl<S: QueueStore> QueueContext<S> {
     }
 }
 
-impl<S: QueueStore> QueueLock<S> {
+impl<S: QueueStore> Queued<S> {
     /// Updates the sessions that this lock uses. Most steps change nothing.
-    pub(crate) fn join_sessions(&mut self, ctx: &mut QueueContext<S>) {
-        let joined = mem::take(&mut self.store.joined);
+    pub(crate) fn join_sessions(&mut self, env: &mut QueueEnv<S>) {
+        let joined = mem::take(&mut self.joined);
         if self.uses().eq(joined.iter().copied()) {
-            self.store.joined = joined;
+            self.joined = joined;
             return;
         }
         let uses: Vec<(SessionId, Need)> = self.uses().collect();
-        let sessions = &mut ctx.shared.sessions;
+        let sessions = &mut env.shared.sessions;
         for (session, need) in &uses {
-            sessions.join(*session, ctx.slot, *need, ctx.now);
+            sessions.join(*session, env.slot, *need, env.now);
         }
         for (session, _) in joined {
             if !uses.iter().any(|(used, _)| *used == session) {
-                sessions.left.push((session, ctx.slot));
+                sessions.left.push((session, env.slot));
             }
         }
-        self.store.joined = uses;
+        self.joined = uses;
     }
 }
 
-impl<S: QueueStore> QueueLock<S> {
+impl<S: QueueStore> Queued<S> {
     /// Handles an event of a session that this lock uses.
-    fn session_event(&mut self, ctx: &mut QueueContext<S>, session: SessionId, event: &SessionEvent) {
+    fn session_event(&mut self, env: &mut QueueEnv<S>, session: SessionId, event: &SessionEvent) {
         if let SessionEvent::Lost(_) | SessionEvent::Refused(_) | SessionEvent::Ended(_) = event {
-            S::Cleanup::lost(self, ctx, session, event);
+            S::Cleanup::lost(self, env, session, event);
         }
         if self.hold.as_ref().is_some_and(|hold| hold.session == session) {
-            self.hold_event(ctx, event);
+            self.hold_event(env, event);
         }
         if self.contention.session() == Some(session) {
-            self.contention_event(ctx, session, event);
+            self.contention_event(env, session, event);
         }
         if *event == SessionEvent::Up {
             // Cleanups that had no connection go on. A write of the session came first.
-            S::Cleanup::timeout(self, ctx);
+            S::Cleanup::timeout(self, env);
         }
     }
 
-    fn hold_event(&mut self, ctx: &mut QueueContext<S>, event: &SessionEvent) {
+    fn hold_event(&mut self, env: &mut QueueEnv<S>, event: &SessionEvent) {
         match event {
-            SessionEvent::Lost(loss) => self.lose(ctx, *loss),
-            SessionEvent::Ended(_) => self.lose(ctx, Loss::Gone),
-            SessionEvent::Gone(slot) if *slot == ctx.slot => self.lose(ctx, Loss::Gone),
-            SessionEvent::Renewed(emitted) => self.renewed(ctx, *emitted),
-            SessionEvent::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
+            SessionEvent::Lost(loss) => self.lost(env, *loss),
+            SessionEvent::Ended(_) => self.lost(env, Loss::Gone),
+            SessionEvent::Gone(slot) if *slot == env.slot => self.lost(env, Loss::Gone),
+            SessionEvent::Renewed(emitted) => self.renewed(env, *emitted),
+            SessionEvent::Unrenewed(emitted, answer) => self.unrenewed(env, *emitted, answer),
             SessionEvent::Up => {
-                S::Watch::up(self, ctx);
-                self.watch(ctx);
+                S::Watch::up(self, env);
+                self.keep(env);
             }
-            SessionEvent::Shortened => self.watch(ctx),
+            SessionEvent::Shortened => self.keep(env),
             SessionEvent::Alive
             | SessionEvent::Down(_)
             | SessionEvent::Refused(_)
@@ -592,28 +598,22 @@ impl<S: QueueStore> QueueLock<S> {
         }
     }
 
-    fn contention_event(&mut self, ctx: &mut QueueContext<S>, session: SessionId, event: &SessionEvent) {
-        match (event, &mut self.contention) {
+    fn contention_event(&mut self, env: &mut QueueEnv<S>, session: SessionId, event: &SessionEvent) {
+        match (event, &self.contention) {
             // The nodes of a lost session end with it.
-            (SessionEvent::Lost(_) | SessionEvent::Ended(_), contention) => {
-                if let Contention::Waiting(contender) = contention {
-                    contender.close(ctx);
-                }
-                self.start(ctx);
+            (SessionEvent::Lost(_) | SessionEvent::Ended(_) | SessionEvent::Leave, _) => {
+                S::leave(self, env);
+                self.start(env);
             }
-            (SessionEvent::Leave, _) => {
-                Queued::nobody_waits(self, ctx);
-                self.start(ctx);
-            }
-            (SessionEvent::Refused(answer), _) => self.fail_refused(ctx, answer.clone()),
-            (SessionEvent::Down(answer), _) => self.unreachable(ctx, answer.clone()),
-            (SessionEvent::Alive | SessionEvent::Up, Contention::Opening(_)) => S::enter(self, ctx, session),
-            (SessionEvent::Up, Contention::Entering(_)) => S::Enter::up(self, ctx),
+            (SessionEvent::Refused(answer), _) => self.fail_refused(env, answer.clone()),
+            (SessionEvent::Down(answer), _) => self.unreachable(env, answer.clone()),
+            (SessionEvent::Alive | SessionEvent::Up, Contention::Opening(_)) => S::enter(self, env, session),
+            (SessionEvent::Up, Contention::Entering(_)) => S::Enter::up(self, env),
             (SessionEvent::Up, Contention::Waiting(_)) => {
-                self.notify_blocked(ctx, Blocked::Held);
-                S::Contender::up(self, ctx);
+                env.blocked(Blocked::Held);
+                S::Contender::up(self, env);
             }
-            (SessionEvent::Renewed(_), Contention::Waiting(_)) => S::Contender::renewed(self, ctx),
+            (SessionEvent::Renewed(_), Contention::Waiting(_)) => S::Contender::renewed(self, env),
             (
                 SessionEvent::Alive
                 | SessionEvent::Up
@@ -631,17 +631,17 @@ impl<S: QueueStore> Locks<Queued<S>> {
     /// Does the due work of one session, or notifies its locks of one event. Returns true if there
     /// was any: sessions come before the locks that depend on them.
     pub(crate) fn settle_session(&mut self) -> bool {
-        let sessions = &mut self.ctx.shared.sessions;
-        if let Some(session) = sessions.due(self.ctx.now) {
-            self.ctx.session_step(session, Session::timeout);
+        let sessions = &mut self.ctx.env.shared.sessions;
+        if let Some(session) = sessions.due(self.ctx.env.now) {
+            self.ctx.env.session_step(session, Session::timeout);
         } else if let Some((session, event)) = sessions.events.pop_front() {
             let users = sessions.get(session).map_or_else(Vec::new, |session| session.users.slots());
             for slot in users {
-                self.step(slot, |lock, ctx| lock.session_event(ctx, session, &event));
+                self.input(slot, |queued, env| queued.session_event(env, session, &event));
             }
             if S::QUERIES_USE_SESSION {
-                for slot in self.ctx.shared.queries.slots() {
-                    self.ctx.query_step(slot, |query, ctx| S::Query::session_event(query, ctx, session, &event));
+                for slot in self.ctx.env.shared.queries.slots() {
+                    self.ctx.env.query_step(slot, |query, env| S::Query::session_event(query, env, session, &event));
                 }
             }
         } else {

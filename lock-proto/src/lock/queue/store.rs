@@ -8,25 +8,27 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::answer::Answer;
-use super::grant::Loss;
+use super::hold::Hold;
 use super::queries::QueryStore;
-use super::queue_hold::Hold;
-use super::queued::{Bid, QueueConfig, QueueContext, QueueLock, Remains};
+use super::queued::{Bid, QueueConfig, QueueEnv, Queued, Remains};
 use super::sessions::{SessionEvent, SessionId, SessionStore};
 use crate::error::{Invalid, Misuse};
+use crate::lock::answer::Answer;
+use crate::lock::grant::Loss;
 use crate::time::Instant;
 
 /// What is special about a store of the queue family. The value holds its state for one name.
 pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     /// The name of a queue in the store.
-    type Key: Clone + Debug + Ord + Hash;
+    type Key: Clone + Debug + PartialEq + Eq + Ord + Hash;
     /// The settings that only this store has.
     type Settings: Clone + Debug + PartialEq + Eq + Hash;
     /// A request to a server.
     type Request: Clone + Debug + PartialEq + Eq + Hash;
     /// The reply to a request.
     type Reply;
+    /// The purpose of a call of a lock.
+    type Call: Clone + Debug + PartialEq + Eq + Hash;
     /// An output of the locks that only this store has.
     type Output: Clone + Debug + PartialEq + Eq + Hash;
     /// State that the locks of a client share.
@@ -64,7 +66,11 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     // --- contending ---
 
     /// Enters the queue, or waits for the session.
-    fn enter(lock: &mut QueueLock<Self>, ctx: &mut QueueContext<Self>, session: SessionId);
+    fn enter(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, session: SessionId);
+    /// Ends the contention, and deletes its node unless the session is lost.
+    fn leave(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>);
+    /// Handles the reply to a call.
+    fn answered(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, call: Self::Call, reply: &Self::Reply);
     /// Returns true if a node created for one head of the local queue also serves the next.
     fn serves(_left: &Bid, _next: &Bid) -> bool {
         true
@@ -77,28 +83,26 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
         ttl
     }
     /// The hold has ended. Returns what it leaves in the store.
-    fn end(
-        lock: &mut QueueLock<Self>,
-        ctx: &mut QueueContext<Self>,
-        hold: &Hold<Self>,
-        loss: Option<Loss>,
-    ) -> Self::Left;
+    fn end(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, hold: &Hold<Self>, loss: Option<Loss>) -> Self::Left;
     /// The hold was lost, and its holder notified.
-    fn lost(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>, _: &Remains<Self>) {}
+    fn lost(_: &mut Queued<Self>, _: &mut QueueEnv<Self>, _: &Remains<Self>) {}
     /// Deletes what an ended hold left, if its session lives on.
-    fn clean_up(lock: &mut QueueLock<Self>, ctx: &mut QueueContext<Self>, remains: &Remains<Self>);
+    fn clean_up(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, remains: &Remains<Self>);
+
+    /// Returns the cleanups.
+    fn cleanups(queued: &Queued<Self>) -> impl Iterator<Item = &Self::Cleanup>;
 
     // --- time, and the end ---
 
     /// Does the due work of the state for one name.
-    fn timeout(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>) {}
+    fn timeout(_: &mut Queued<Self>, _: &mut QueueEnv<Self>) {}
     /// Returns the next deadline of the state for one name, and its reason. Without one, the state
     /// can be dropped.
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         None
     }
     /// Prepares the lock for the shutdown of the client.
-    fn shutdown(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>) {}
+    fn shutdown(_: &mut Queued<Self>, _: &mut QueueEnv<Self>) {}
 
     // --- the client ---
 
@@ -111,7 +115,7 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
         Self::key(config, name)
     }
     /// Returns a request that changes nothing, to check a server.
-    fn ping(ctx: &mut QueueContext<Self>) -> Self::Request;
+    fn ping(env: &mut QueueEnv<Self>) -> Self::Request;
     /// Returns what the reply to it means; [`Answer::Granted`] if the server works.
     fn pong(reply: &Self::Reply) -> Answer;
 }
@@ -124,48 +128,34 @@ pub trait Progress<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     fn is_next(&self) -> bool {
         false
     }
-    /// Returns true if it has sent this call.
-    fn awaits(&self, serial: u64) -> bool;
     /// Returns its next deadline.
     fn deadline(&self) -> Option<Instant>;
-    /// Handles the reply to its call.
-    fn answered(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, serial: u64, reply: &S::Reply);
     /// Does the work that is due at the deadline.
-    fn timeout(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>);
+    fn timeout(queued: &mut Queued<S>, env: &mut QueueEnv<S>);
     /// The session continues on a new connection: all watches are gone.
-    fn up(_: &mut QueueLock<S>, _: &mut QueueContext<S>) {}
+    fn up(_: &mut Queued<S>, _: &mut QueueEnv<S>) {}
     /// The session was renewed.
-    fn renewed(_: &mut QueueLock<S>, _: &mut QueueContext<S>) {}
-    /// The session is lost. Closes watches that outlive it.
-    fn close(&mut self, _: &mut QueueContext<S>) {}
-    /// Nobody waits any more.
-    fn abandon(self, lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>);
+    fn renewed(_: &mut Queued<S>, _: &mut QueueEnv<S>) {}
 }
 
 /// How a store keeps the node of a hold. The value is the watch on the node.
 pub trait Keep<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     /// Watches the node of a long hold, and does whatever else is due to keep it.
-    fn work(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>);
+    fn work(queued: &mut Queued<S>, env: &mut QueueEnv<S>);
     /// Returns when [`work`](Self::work) is due.
     fn deadline(hold: &Hold<S>) -> Option<Instant>;
-    /// Returns true if the call reads or watches the node.
-    fn awaits(&self, serial: u64) -> bool;
-    /// Writes this value to the node, or reads the node (`None`).
-    fn write(key: &S::Key, ctx: &mut QueueContext<S>, hold: &Hold<S>, value: Option<Bytes>) -> Option<u64>;
-    /// Handles the reply to a call of the hold.
-    fn answered(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, serial: u64, reply: &S::Reply);
+    /// Writes this value to the node, or reads the node (`None`). Returns false if nothing was sent.
+    fn write(queued: &mut Queued<S>, env: &mut QueueEnv<S>, value: Option<Bytes>) -> bool;
     /// The session continues on a new connection: all watches are gone.
-    fn up(_: &mut QueueLock<S>, _: &mut QueueContext<S>) {}
+    fn up(_: &mut Queued<S>, _: &mut QueueEnv<S>) {}
     /// Returns the node for the application.
-    fn owner(key: &S::Key, hold: &Hold<S>, ctx: &QueueContext<S>) -> Option<S::Owner>;
+    fn owner(key: &S::Key, hold: &Hold<S>, env: &QueueEnv<S>) -> Option<S::Owner>;
 }
 
 /// The deletion of what an attempt or a hold has left.
 pub trait Cleanup<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     /// Returns its session.
     fn session(&self) -> SessionId;
-    /// Returns true if it has sent this call.
-    fn awaits(&self, serial: u64) -> bool;
     /// Returns its next deadline.
     fn deadline(&self) -> Option<Instant>;
     /// Returns true if the session need not stay alive for it.
@@ -176,10 +166,8 @@ pub trait Cleanup<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     fn is_drained(&self) -> bool {
         false
     }
-    /// Handles the reply to the call of the cleanup at this place.
-    fn answered(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, place: usize, reply: &S::Reply);
     /// Does the work of cleanups that is due.
-    fn timeout(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>);
+    fn timeout(queued: &mut Queued<S>, env: &mut QueueEnv<S>);
     /// The session is lost or has ended, and its nodes end with it.
-    fn lost(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, session: SessionId, event: &SessionEvent);
+    fn lost(queued: &mut Queued<S>, env: &mut QueueEnv<S>, session: SessionId, event: &SessionEvent);
 }
