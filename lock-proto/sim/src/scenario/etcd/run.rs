@@ -93,7 +93,7 @@ impl Plan {
     }
 }
 
-pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
+pub(in crate::scenario) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     match plan.flaw {
         Some(Flaw::Etcd(flaw)) => run_clients(plan, true, keep, traced, clients(flaw)),
         Some(Flaw::Redis(_)) | None => run_clients(plan, true, keep, traced, Client::new),

@@ -86,7 +86,7 @@ impl Plan {
     }
 }
 
-pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
+pub(in crate::scenario) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     match plan.flaw {
         Some(Flaw::Redis(flaw)) => run_clients(plan, build(plan), true, keep, traced, clients(flaw)),
         Some(Flaw::Etcd(_)) | None => run_clients(plan, build(plan), true, keep, traced, Client::new),

@@ -42,7 +42,7 @@ impl Plan {
     }
 }
 
-pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
+pub(in crate::scenario) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     run_clients(plan, keep, traced, Client::new)
 }
 
