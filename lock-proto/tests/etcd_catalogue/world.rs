@@ -10,13 +10,12 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use lock_proto::etcd::message::KeyValue;
 use lock_proto::etcd::{
     Config, ElectionEvent, Endpoint, Locks, LocksOutput, QueryId, Reply, Request, WatchId, WatchOutput,
 };
 use lock_proto::{Acquire, CallId, Cause, ClientId, ErrorClass, Event, Fault, Instant, LockId, ServerError};
 
-use crate::store::{Change, Store};
+use crate::etcd::{Change, Store};
 
 pub(crate) const LATENCY: Duration = Duration::from_micros(500);
 
@@ -273,19 +272,19 @@ impl World {
     }
 
     pub(crate) fn put_by_hand(&mut self, key: &str, lease: i64) {
-        let key: Bytes = key.as_bytes().to_vec().into();
-        self.store.revision += 1;
-        let revision = self.store.revision;
-        let create_revision = self.store.keys.get(&key).map_or(revision, |kv| kv.create_revision);
-        let kv = KeyValue { key: key.clone(), create_revision, mod_revision: revision, lease, ..KeyValue::default() };
-        self.store.keys.insert(key, kv.clone());
-        self.store.changes.push(Change { revision, deleted: false, kv });
+        self.store.put(&key.as_bytes().to_vec().into(), &Bytes::new(), lease);
         self.notify_watchers();
     }
 
     pub(crate) fn delete_by_hand(&mut self, key: &Bytes) {
         self.store.delete(key);
         self.notify_watchers();
+    }
+
+    pub(crate) fn forget(&mut self, gone: impl Fn(&Bytes) -> bool) {
+        for key in self.store.keys().into_keys().filter(gone) {
+            self.delete_by_hand(&key);
+        }
     }
 
     pub(crate) fn revoke_by_hand(&mut self, lease: i64) {
@@ -306,7 +305,7 @@ impl World {
             }
             let awake = self.clients.iter().filter(|client| !client.paused && !client.dead);
             let hubs = awake.filter_map(|client| client.hub.next_deadline());
-            let expiry = self.store.next_expiry().map(Instant::from_nanos);
+            let expiry = self.store.next_expiry();
             let first = self.agenda.keys().next().map(|(at, _)| *at);
             let next = hubs.chain(expiry).chain(first).min().unwrap_or(Instant::MAX);
             if next > end {
@@ -314,7 +313,7 @@ impl World {
                 return done(self);
             }
             self.now = self.now.max(next);
-            self.store.expire(self.now.as_nanos());
+            self.store.expire(self.now);
             self.notify_watchers();
             while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 let (client, scheduled) = entry.remove();
@@ -337,7 +336,7 @@ impl World {
     }
 
     pub(crate) fn describe(&self) -> String {
-        let mut text = format!("now {:?}, keys {:?}, leases {:x?}", self.now, self.store.keys, self.store.leases);
+        let mut text = format!("now {:?}, keys {:?}, leases {:x?}", self.now, self.store.keys(), self.store.leases());
         for (number, client) in self.clients.iter().enumerate() {
             text += &format!("\nclient {number}");
             for (at, request) in &client.requests {
@@ -360,14 +359,14 @@ impl World {
         match scheduled {
             // Arrivals at the store.
             Scheduled::Execute { call, request, back } => {
-                let reply = self.store.execute(now.as_nanos(), &request);
+                let reply = self.store.execute(now, &request);
                 self.notify_watchers();
                 if let Some(back) = back.filter(|_| !cut) {
                     self.plan(back, client, Scheduled::Answer { call, reply });
                 }
             }
             Scheduled::Reset { call, request } => {
-                self.store.execute(now.as_nanos(), &request);
+                self.store.execute(now, &request);
                 self.notify_watchers();
                 let reply = Reply::Unknown(Cause::Fault(Fault::Reset));
                 self.plan(LATENCY, client, Scheduled::Answer { call, reply });
@@ -378,7 +377,7 @@ impl World {
                 }
                 let Some(known) = known.watches.get_mut(&watch).filter(|_| !cut) else { return };
                 known.open = true;
-                let revision = self.store.revision;
+                let revision = self.store.revision();
                 self.plan(LATENCY, client, Scheduled::Opened { watch, revision });
             }
             // Arrivals at the client.
@@ -507,7 +506,7 @@ impl World {
         });
         assert!(alive.iter().all(|client| self.clients[*client].stopped == Some(0)), "{}", self.describe());
         self.run_for(Duration::from_secs(60));
-        assert!(self.store.keys.is_empty() && self.store.leases.is_empty(), "left\n{}", self.describe());
+        assert!(self.store.keys().is_empty() && self.store.leases().is_empty(), "left\n{}", self.describe());
         for client in &alive {
             assert_eq!(self.clients[*client].hub.next_deadline(), None, "a timer runs after the end");
         }

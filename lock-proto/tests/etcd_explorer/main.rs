@@ -11,10 +11,13 @@
 // S2, S3
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
+extern crate alloc;
+
+#[path = "../common/etcd.rs"]
+mod etcd;
 mod process;
 #[path = "../common/seeds.rs"]
 mod seeds;
-mod store;
 mod world;
 
 use seeds::run_seeds;

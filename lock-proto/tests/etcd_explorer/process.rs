@@ -6,8 +6,8 @@ use bytes::Bytes;
 use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, QueryId, Request, WatchId, WatchOutput};
 use lock_proto::{Acquire, CallId, ClientId, Event, Instant, LockId, Renew};
 
+use crate::etcd::Change;
 use crate::seeds::Rng;
-use crate::store::Change;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use lock_proto::etcd::{Reply, Request};
-use lock_proto::{Cause, Fault, LockId};
+use lock_proto::{Cause, Fault, Instant, LockId};
 
+use crate::etcd::Store;
 use crate::process::{Acquisition, Fences, Process, State, draw_request, name};
 use crate::seeds::Rng;
-use crate::store::Store;
 
 const MS: u64 = 1_000_000;
 const STEPS: usize = 600;
@@ -98,11 +98,11 @@ impl World {
 
     fn advance(&mut self, to: u64) {
         self.now = self.now.max(to);
-        self.store.expire(self.now);
+        self.store.expire(Instant::from_nanos(self.now));
         let due: Vec<Request> =
             self.late_requests.extract_if(.., |(at, _)| *at <= to).map(|(_, request)| request).collect();
         for request in due {
-            let reply = self.store.execute(self.now, &request);
+            let reply = self.store.execute(Instant::from_nanos(self.now), &request);
             self.log_event(&("late", request, reply));
         }
     }
@@ -110,7 +110,8 @@ impl World {
     fn advance_to_next(&mut self) {
         let processes = self.processes.iter().filter(|process| !process.paused).filter_map(Process::deadline);
         let late_requests = self.late_requests.iter().map(|(at, _)| *at);
-        if let Some(next) = processes.chain(self.store.next_expiry()).chain(late_requests).min() {
+        if let Some(next) = processes.chain(self.store.next_expiry().map(Instant::as_nanos)).chain(late_requests).min()
+        {
             self.advance(next);
         }
     }
@@ -173,7 +174,7 @@ impl World {
         // Calls are concurrent: any of them may be first.
         let place = self.rng.index(process.requests.len());
         let sent = process.requests.remove(place).unwrap();
-        let reply = self.store.execute(self.now, &sent.request);
+        let reply = self.store.execute(Instant::from_nanos(self.now), &sent.request);
         process.replies.push_back((sent.call, reply.clone()));
         self.log_event(&("executed", p, sent.call, reply));
     }
@@ -223,7 +224,7 @@ impl World {
         for id in closed {
             let Some(watch) = process.watches.get_mut(&id) else { continue };
             watch.next_change = Some(all);
-            process.hub.handle_watching(clock, id, self.store.revision);
+            process.hub.handle_watching(clock, id, self.store.revision());
             process.drain(self.now, &mut self.fences);
         }
     }
@@ -249,7 +250,7 @@ impl World {
     }
 
     fn tamper(&mut self) {
-        let keys: Vec<Bytes> = self.store.keys.keys().cloned().collect();
+        let keys: Vec<Bytes> = self.store.keys().keys().cloned().collect();
         if let Some(key) = keys.get(self.rng.index(keys.len().max(1))) {
             self.log_event(&("by hand", key));
             self.store.delete(key);
@@ -259,7 +260,7 @@ impl World {
     fn revoke_by_hand(&mut self) {
         // A holder learns of it only by an event, so mutual exclusion is not guaranteed.
         if self.by_hand {
-            let leases: Vec<i64> = self.store.leases.keys().copied().collect();
+            let leases: Vec<i64> = self.store.leases().keys().copied().collect();
             if let Some(lease) = leases.get(self.rng.index(leases.len().max(1))) {
                 self.log_event(&("revoked by hand", lease));
                 self.store.revoke(*lease);
@@ -420,7 +421,7 @@ impl World {
             let busy = self.processes.iter().any(|process| !process.requests.is_empty());
             let done = self.processes.iter().all(|process| process.acquisitions.is_empty());
             // Requests that may still arrive are watched for.
-            if !busy && done && self.late_requests.is_empty() && self.store.keys.is_empty() {
+            if !busy && done && self.late_requests.is_empty() && self.store.keys().is_empty() {
                 break;
             }
             if !busy {
@@ -471,11 +472,11 @@ impl World {
             assert_eq!(process.hub.next_deadline(), None, "a timer runs after the end");
         }
         // A lease whose grant was executed after its revocation expires; it has no keys.
-        assert!(self.store.keys.is_empty(), "left: {:?}", self.store.keys);
+        assert!(self.store.keys().is_empty(), "left: {:?}", self.store.keys());
     }
 
     fn unsettled(&self) -> String {
-        let mut text = format!("not settled at {}us; keys {:?}", self.now / 1_000, self.store.keys);
+        let mut text = format!("not settled at {}us; keys {:?}", self.now / 1_000, self.store.keys());
         for process in &self.processes {
             text += &format!("\np{}: {:?}\n{:#?}", process.id, process.acquisitions, process.hub);
         }

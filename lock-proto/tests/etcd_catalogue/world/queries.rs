@@ -61,7 +61,7 @@ impl World {
     pub(crate) fn queue(&self, name: &str) -> Vec<KeyValue> {
         let prefix = format!("{name}/");
         let mut keys: Vec<KeyValue> =
-            self.store.keys.values().filter(|kv| kv.key.starts_with(prefix.as_bytes())).cloned().collect();
+            self.store.keys().values().filter(|kv| kv.key.starts_with(prefix.as_bytes())).cloned().collect();
         keys.sort_by_key(|kv| kv.create_revision);
         keys
     }
