@@ -24,6 +24,7 @@ mod pending_cleanup;
 mod queue;
 mod rules;
 mod session;
+#[path = "../common/etcd_world/mod.rs"]
 mod world;
 
 use core::time::Duration;

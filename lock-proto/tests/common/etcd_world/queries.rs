@@ -24,7 +24,7 @@ impl World {
     }
 
     pub(crate) fn is_held(&self, client: usize, lock: LockId) -> bool {
-        self.clients[client].hub.valid_until(lock).is_some_and(|until| until > self.now)
+        self.clients[client].hub.valid_until(lock).is_some_and(|until| until > self.clock(client))
     }
 
     #[track_caller]

@@ -4,6 +4,8 @@
 //! request ([`World::set_outcome`], [`World::every`]) or of a whole client ([`World::cut`],
 //! [`World::pause`], [`World::kill`]).
 
+#![allow(dead_code, reason = "each test uses a part")]
+
 mod queries;
 
 use core::time::Duration;
@@ -57,6 +59,8 @@ pub(crate) enum Outcome {
     Late(Duration),
     /// It takes this long in each direction, without a timeout.
     Slow(Duration, Duration),
+    /// It takes this long in each direction. Only if the reply is lost, it times out.
+    After(Duration, Duration),
     /// It is executed, and the connection breaks before the reply.
     Reset,
     /// It is not executed, and gets this reply.
@@ -86,8 +90,35 @@ impl Watch {
     }
 }
 
+/// A clock: what it shows at first, and its speed in thousandths.
+#[derive(Clone, Copy)]
+pub(crate) struct Clock {
+    pub(crate) offset: u64,
+    pub(crate) pace: u64,
+}
+
+impl Clock {
+    const TRUE: Self = Self { offset: 0, pace: 1_000 };
+
+    fn read(self, now: Instant) -> Instant {
+        let gone = u128::from(now.as_nanos()) * u128::from(self.pace) / 1_000;
+        Instant::from_nanos(self.offset + gone as u64)
+    }
+
+    /// The first true time at which it shows `at`.
+    fn when(self, at: Instant) -> Instant {
+        let gone = u128::from(at.as_nanos().saturating_sub(self.offset)) * 1_000;
+        Instant::from_nanos(gone.div_ceil(u128::from(self.pace)) as u64)
+    }
+}
+
 pub(crate) struct Client {
     pub(crate) hub: Locks,
+    clock: Clock,
+    /// How long its watches take to report a change.
+    pub(crate) lag: Duration,
+    /// When the last change arrives that is on its way.
+    last_change: Instant,
     pub(crate) requests: Vec<(Instant, Request)>,
     pub(crate) stopped: Option<u32>,
     pub(crate) watches_opened: Vec<Bytes>,
@@ -114,6 +145,8 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     agenda: BTreeMap<(Instant, u64), (usize, Scheduled)>,
     number: u64,
+    /// Decides what happens to a request for which a test has set nothing.
+    pub(crate) faults: Box<dyn FnMut() -> Option<Outcome>>,
 }
 
 pub(crate) fn config() -> Config {
@@ -132,6 +165,7 @@ impl World {
             clients: Vec::new(),
             agenda: BTreeMap::new(),
             number: 0,
+            faults: Box::new(|| None),
         };
         for _ in 0..clients {
             world.add(change(config()));
@@ -140,9 +174,16 @@ impl World {
     }
 
     pub(crate) fn add(&mut self, config: Config) -> usize {
+        self.add_with(config, Clock::TRUE)
+    }
+
+    pub(crate) fn add_with(&mut self, config: Config, clock: Clock) -> usize {
         let id = self.clients.len() as u128 + 1;
         self.clients.push(Client {
-            hub: Locks::new(self.now, config, ClientId::from_bits(id), id as u64).unwrap(),
+            hub: Locks::new(clock.read(self.now), config, ClientId::from_bits(id), id as u64).unwrap(),
+            clock,
+            lag: LATENCY,
+            last_change: self.now,
             requests: Vec::new(),
             stopped: None,
             watches_opened: Vec::new(),
@@ -165,8 +206,14 @@ impl World {
         self.clients.len() - 1
     }
 
+    /// What the client's clock shows.
+    pub(crate) fn clock(&self, client: usize) -> Instant {
+        self.clients[client].clock.read(self.now)
+    }
+
     pub(crate) fn verb<R>(&mut self, client: usize, f: impl FnOnce(&mut Locks, Instant) -> R) -> R {
-        let result = f(&mut self.clients[client].hub, self.now);
+        let clock = self.clock(client);
+        let result = f(&mut self.clients[client].hub, clock);
         self.drain(client);
         result
     }
@@ -229,6 +276,10 @@ impl World {
     /// Breaks its watches, which will be reopened.
     pub(crate) fn break_watches(&mut self, client: usize) {
         let ids: Vec<WatchId> = self.clients[client].watches.keys().copied().collect();
+        let is_lost = |(of, what): &(usize, Scheduled)| {
+            *of == client && matches!(what, Scheduled::Opened { .. } | Scheduled::Changed { .. })
+        };
+        self.agenda.retain(|_, scheduled| !is_lost(scheduled));
         for watch in ids {
             let Some(known) = self.clients[client].watches.get_mut(&watch) else { continue };
             known.open = false;
@@ -253,6 +304,10 @@ impl World {
 
     pub(crate) fn lose_events(&mut self, client: usize, loses: bool) {
         self.clients[client].loses_events = loses;
+    }
+
+    pub(crate) fn is_running(&self, client: usize) -> bool {
+        !self.clients[client].paused && !self.clients[client].dead
     }
 
     pub(crate) fn pause(&mut self, client: usize) {
@@ -304,7 +359,7 @@ impl World {
                 return true;
             }
             let awake = self.clients.iter().filter(|client| !client.paused && !client.dead);
-            let hubs = awake.filter_map(|client| client.hub.next_deadline());
+            let hubs = awake.filter_map(|client| Some(client.clock.when(client.hub.next_deadline()?)));
             let expiry = self.store.next_expiry();
             let first = self.agenda.keys().next().map(|(at, _)| *at);
             let next = hubs.chain(expiry).chain(first).min().unwrap_or(Instant::MAX);
@@ -320,9 +375,10 @@ impl World {
                 self.handle_scheduled(client, scheduled);
             }
             for client in 0..self.clients.len() {
+                let clock = self.clock(client);
                 let known = &mut self.clients[client];
-                if !known.paused && !known.dead && known.hub.next_deadline().is_some_and(|at| at <= self.now) {
-                    known.hub.handle_timeout(self.now);
+                if !known.paused && !known.dead && known.hub.next_deadline().is_some_and(|at| at <= clock) {
+                    known.hub.handle_timeout(clock);
                     self.drain(client);
                 }
             }
@@ -353,9 +409,9 @@ impl World {
     }
 
     fn handle_scheduled(&mut self, client: usize, scheduled: Scheduled) {
+        let (now, clock) = (self.now, self.clock(client));
         let known = &mut self.clients[client];
         let cut = known.cut || known.dead;
-        let now = self.now;
         match scheduled {
             // Arrivals at the store.
             Scheduled::Execute { call, request, back } => {
@@ -391,25 +447,25 @@ impl World {
             }
             Scheduled::Answer { call, reply } => {
                 if known.in_flight.remove(&call) {
-                    known.hub.handle_reply(now, call, &reply);
+                    known.hub.handle_reply(clock, call, &reply);
                     self.drain(client);
                 }
             }
             Scheduled::GiveUp { call } => {
                 if known.in_flight.remove(&call) {
-                    known.hub.handle_reply(now, call, &Reply::Unknown(Cause::Fault(Fault::TimedOut)));
+                    known.hub.handle_reply(clock, call, &Reply::Unknown(Cause::Fault(Fault::TimedOut)));
                     self.drain(client);
                 }
             }
             Scheduled::Opened { watch, revision } => {
                 if known.watches.contains_key(&watch) && !cut {
-                    known.hub.handle_watching(now, watch, revision);
+                    known.hub.handle_watching(clock, watch, revision);
                     self.drain(client);
                 }
             }
             Scheduled::Changed { watch, change } => {
                 if known.watches.contains_key(&watch) && !cut {
-                    known.hub.handle_changed(now, watch, change.revision, change.deleted, &change.kv);
+                    known.hub.handle_changed(clock, watch, change.revision, change.deleted, &change.kv);
                     self.drain(client);
                 }
             }
@@ -425,14 +481,18 @@ impl World {
                     continue;
                 }
                 let open = known.watches.iter().filter(|(_, watch)| watch.open && watch.covers(&change.kv.key));
+                // Changes keep their order.
+                let at = known.last_change.max(self.now + known.lag);
                 for watch in open.map(|(id, _)| *id).collect::<Vec<_>>() {
-                    self.plan(LATENCY, client, Scheduled::Changed { watch, change: change.clone() });
+                    self.plan(at.since(self.now), client, Scheduled::Changed { watch, change: change.clone() });
+                    self.clients[client].last_change = at;
                 }
             }
         }
     }
 
     fn drain(&mut self, client: usize) {
+        let clock = self.clock(client);
         while let Some(output) = self.clients[client].hub.poll_output() {
             let known = &mut self.clients[client];
             match output {
@@ -455,7 +515,7 @@ impl World {
                     known.events.entry(lock).or_default().push((self.now, event.clone()));
                     known.all_events.push((lock, event));
                     if granted && known.claims {
-                        known.hub.claim(self.now, lock).unwrap();
+                        known.hub.claim(clock, lock).unwrap();
                     }
                 }
                 LocksOutput::Election { query, event } => known.elections.entry(query).or_default().push(event),
@@ -472,19 +532,23 @@ impl World {
         let kind = Kind::of(&request);
         let outcome = match known.outcomes.iter().position(|(of, _)| *of == kind) {
             Some(place) => Some(known.outcomes.remove(place).1),
-            None => known.always.get(&kind).cloned(),
+            None => known.always.get(&kind).cloned().or_else(|| (self.faults)()),
         };
         // Wait for the late reply.
         // E13
-        if !matches!(outcome, Some(Outcome::Slow(..))) {
-            self.plan(timeout, client, Scheduled::GiveUp { call });
+        match outcome {
+            Some(Outcome::Slow(..)) => {}
+            Some(Outcome::After(to, back)) => {
+                self.plan(timeout.max(to + back + LATENCY), client, Scheduled::GiveUp { call });
+            }
+            _ => self.plan(timeout, client, Scheduled::GiveUp { call }),
         }
         match outcome {
             None => self.plan(LATENCY, client, Scheduled::Execute { call, request, back: Some(LATENCY) }),
             Some(Outcome::Lost) => {}
             Some(Outcome::Unanswered) => self.plan(LATENCY, client, Scheduled::Execute { call, request, back: None }),
             Some(Outcome::Late(time)) => self.plan(time, client, Scheduled::Execute { call, request, back: None }),
-            Some(Outcome::Slow(to, back)) => {
+            Some(Outcome::Slow(to, back) | Outcome::After(to, back)) => {
                 self.plan(to, client, Scheduled::Execute { call, request, back: Some(back) })
             }
             Some(Outcome::Reset) => self.plan(LATENCY, client, Scheduled::Reset { call, request }),
