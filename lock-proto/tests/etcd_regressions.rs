@@ -1,16 +1,17 @@
 //! Bugs of the etcd hub found by the explorer, each as the shortest sequence that shows it.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
-#[path = "etcd_explorer/store.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared with the explorer")]
-mod store;
+extern crate alloc;
+
+#[path = "common/etcd.rs"]
+mod etcd;
 
 use core::mem;
 use core::time::Duration;
 
+use etcd::Store;
 use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request, WatchId, WatchOutput};
 use lock_proto::{Acquire, CallId, ClientId, ErrorClass, Event, Instant, LockId, Loss, Renew, ServerError, Wait};
-use store::Store;
 
 const NOW: Instant = Instant::from_millis(1_000);
 
@@ -60,7 +61,7 @@ impl Hub {
 
     fn serve_at(&mut self, at: Instant, place: usize) -> Request {
         let (call, request) = self.sent.remove(place);
-        let reply = self.store.execute(at.as_nanos(), &request);
+        let reply = self.store.execute(at, &request);
         self.locks.handle_reply(at, call, &reply);
         self.drain();
         request
@@ -86,10 +87,15 @@ impl Hub {
     }
 
     fn occupy(&mut self, key: &'static str) {
-        let mut kv = lock_proto::etcd::message::KeyValue { key: key.into(), ..Default::default() };
-        self.store.revision += 1;
-        (kv.create_revision, kv.mod_revision) = (self.store.revision, self.store.revision);
-        self.store.keys.insert(kv.key.clone(), kv);
+        self.store.put(&key.into(), &"".into(), 0);
+    }
+
+    /// Others write a lot. Returns a snapshot of the store from near the beginning.
+    fn later(&mut self) -> Store {
+        self.store.write_elsewhere(5);
+        let snapshot = self.store.clone();
+        self.store.write_elsewhere(45);
+        snapshot
     }
 
     fn leader(&mut self) -> LockId {
@@ -124,7 +130,7 @@ impl Hub {
         self.locks.handle_timeout(at);
         self.serve();
         let [watch] = *self.watches else { panic!("{:?}", self.watches) };
-        self.locks.handle_watching(at, watch, self.store.revision);
+        self.locks.handle_watching(at, watch, self.store.revision());
         self.serve();
         (holds, at, watch)
     }
@@ -136,7 +142,7 @@ impl Hub {
         let (call, mut create) = self.sent.remove(0);
         let Request::Create { alone, .. } = &mut create else { panic!("{create:?}") };
         *alone = false;
-        self.store.execute(NOW.as_nanos(), &create);
+        self.store.execute(NOW, &create);
         let lost = lock_proto::Cause::Fault(lock_proto::Fault::Reset);
         self.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
         self.drain();
@@ -192,8 +198,9 @@ fn try_whose_leftover_key_changes_meanwhile_goes_on() {
     while !matches!(hub.sent[0], (_, Request::Put { .. })) {
         hub.serve_one();
     }
-    hub.store.revision += 1;
-    hub.store.keys.values_mut().for_each(|kv| kv.mod_revision = hub.store.revision);
+    for kv in hub.store.keys().into_values() {
+        hub.store.put(&kv.key, &kv.value, kv.lease);
+    }
     hub.serve();
     hub.run_until(NOW + Duration::from_millis(50), |_| false);
     let of_try: Vec<_> = hub.events.iter().filter(|(id, _)| *id == tries).map(|(_, event)| event).collect();
@@ -209,7 +216,7 @@ fn proclamation_during_pending_put_is_written_after_it() {
     hub.proclaim(NOW, leader, "c");
     assert_eq!(hub.sent.len(), 1, "the second one waits for the answer to the first");
     hub.serve();
-    let values: Vec<_> = hub.store.keys.values().map(|kv| kv.value.clone()).collect();
+    let values: Vec<_> = hub.store.keys().values().map(|kv| kv.value.clone()).collect();
     assert_eq!(values, ["c"]);
     let events = hub.events.iter().filter(|(_, event)| matches!(event, Event::Proclaimed { .. })).count();
     assert_eq!(events, 1, "one answer, when the last value stands");
@@ -251,7 +258,7 @@ fn proclamation_that_failed_before_its_put_is_never_written() {
     let puts = |hub: &Hub| hub.sent.iter().filter(|(_, request)| matches!(request, Request::Put { .. })).count();
     assert_eq!(puts(&hub), 1);
     let (call, put) = hub.sent.remove(0);
-    let reply = hub.store.execute(NOW.as_nanos(), &put);
+    let reply = hub.store.execute(NOW, &put);
     hub.locks.handle_reply(NOW + Duration::from_secs(3), call, &reply);
     hub.drain();
     assert_eq!(puts(&hub), 0, "{:?}", hub.sent);
@@ -278,13 +285,13 @@ fn observer_reads_again_when_change_overtakes_read() {
     hub.locks.observe(NOW, b"board").unwrap();
     hub.drain();
     let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
-    hub.locks.handle_watching(NOW, watch, hub.store.revision);
+    hub.locks.handle_watching(NOW, watch, hub.store.revision());
     // The read is executed. Before its reply arrives, the key changes and the watch reports it.
     let (call, request) = hub.sent.remove(0);
-    let old = hub.store.execute(NOW.as_nanos(), &request);
+    let old = hub.store.execute(NOW, &request);
     hub.occupy("board/7");
-    let kv = hub.store.keys[&b"board/7"[..]].clone();
-    hub.locks.handle_changed(NOW, watch, hub.store.revision, false, &kv);
+    let kv = hub.store.keys()[&b"board/7"[..]].clone();
+    hub.locks.handle_changed(NOW, watch, hub.store.revision(), false, &kv);
     hub.drain();
     hub.locks.handle_reply(NOW, call, &old);
     assert!(matches!(hub.serve_one(), Request::First { .. }), "it reads once more");
@@ -296,19 +303,19 @@ fn observer_reads_again_when_change_overtakes_read() {
 #[test]
 fn observer_sees_leaders_of_restored_cluster() {
     let mut hub = Hub::new();
-    hub.store.revision += 100;
+    let snapshot = hub.later();
     hub.locks.observe(NOW, b"board").unwrap();
     hub.drain();
     let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
-    hub.locks.handle_watching(NOW, watch, hub.store.revision);
+    hub.locks.handle_watching(NOW, watch, hub.store.revision());
     hub.serve();
-    hub.store.revision -= 90;
+    hub.store.restore(&snapshot);
     hub.locks.handle_unsubscribed(NOW, watch);
-    hub.locks.handle_watching(NOW, watch, hub.store.revision);
+    hub.locks.handle_watching(NOW, watch, hub.store.revision());
     hub.serve();
     hub.occupy("board/7");
-    let kv = hub.store.keys[&b"board/7"[..]].clone();
-    hub.locks.handle_changed(NOW, watch, hub.store.revision, false, &kv);
+    let kv = hub.store.keys()[&b"board/7"[..]].clone();
+    hub.locks.handle_changed(NOW, watch, hub.store.revision(), false, &kv);
     assert!(matches!(hub.serve_one(), Request::First { .. }), "it reads");
 }
 
@@ -317,12 +324,11 @@ fn observer_sees_leaders_of_restored_cluster() {
 fn holder_without_key_in_restored_cluster_loses_lock() {
     // E9
     let mut hub = Hub::new();
-    hub.store.revision += 100;
+    let snapshot = hub.later();
     let (holds, at, watch) = hub.watched_hold();
     hub.locks.handle_unsubscribed(at, watch);
-    hub.store.revision -= 90;
-    hub.store.keys.clear();
-    hub.locks.handle_watching(at, watch, hub.store.revision);
+    hub.store.restore(&snapshot);
+    hub.locks.handle_watching(at, watch, hub.store.revision());
     hub.serve();
     assert!(hub.events.contains(&(holds, Event::Lost(Loss::Gone))), "{:?}", hub.events);
 }
@@ -332,23 +338,23 @@ fn holder_without_key_in_restored_cluster_loses_lock() {
 fn waiter_without_key_in_restored_cluster_enters_again() {
     // E4
     let mut hub = Hub::new();
-    hub.store.revision += 100;
+    hub.occupy("name/7");
+    let snapshot = hub.later();
     hub.waiter();
     let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
     for watch in [older, own] {
-        hub.locks.handle_watching(NOW, watch, hub.store.revision);
+        hub.locks.handle_watching(NOW, watch, hub.store.revision());
     }
     hub.serve();
     for watch in [older, own] {
         hub.locks.handle_unsubscribed(NOW, watch);
     }
-    hub.store.revision -= 90;
-    hub.store.keys.retain(|key, _| key == "name/7");
+    hub.store.restore(&snapshot);
     for watch in [older, own] {
-        hub.locks.handle_watching(NOW, watch, hub.store.revision);
+        hub.locks.handle_watching(NOW, watch, hub.store.revision());
     }
     hub.serve();
-    assert_eq!(hub.store.keys.len(), 2, "{:?}", hub.store.keys);
+    assert_eq!(hub.store.keys().len(), 2, "{:?}", hub.store.keys());
 }
 
 /// `etcd grpc-proxy` may attribute an event to another watch.
@@ -357,7 +363,7 @@ fn event_of_another_key_is_no_loss() {
     let mut hub = Hub::new();
     let (_, at, watch) = hub.watched_hold();
     let other = lock_proto::etcd::message::KeyValue { key: "other/7".into(), ..Default::default() };
-    hub.locks.handle_changed(at, watch, hub.store.revision + 9, true, &other);
+    hub.locks.handle_changed(at, watch, hub.store.revision() + 9, true, &other);
     hub.drain();
     assert!(!hub.events.iter().any(|(_, event)| matches!(event, Event::Lost(_))), "{:?}", hub.events);
 }
@@ -371,20 +377,20 @@ fn watch_opened_during_write_is_backed_by_polling() {
         let mut hub = Hub::new();
         let waits = hub.waiter();
         let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
-        hub.locks.handle_watching(NOW, older, hub.store.revision);
-        hub.store.revision += i64::from(written);
-        hub.locks.handle_watching(NOW, own, hub.store.revision);
+        hub.locks.handle_watching(NOW, older, hub.store.revision());
+        hub.store.write_elsewhere(usize::from(written));
+        hub.locks.handle_watching(NOW, own, hub.store.revision());
         // A later watch causes this read anyway.
         hub.serve();
         // From here on there are constant writes, and no watch reports any.
         let mut at = Vec::new();
         for ms in 1..1_000 {
             let now = NOW + Duration::from_millis(ms);
-            hub.store.revision += 1;
+            hub.store.write_elsewhere(1);
             hub.locks.handle_timeout(now);
             hub.drain();
             for (call, request) in mem::take(&mut hub.sent) {
-                let reply = hub.store.execute(now.as_nanos(), &request);
+                let reply = hub.store.execute(now, &request);
                 let looks = matches!(request, Request::Look { .. });
                 assert!(looks || matches!(request, Request::KeepAlive { .. }), "{request:?}");
                 at.extend(looks.then_some(ms));
@@ -403,9 +409,9 @@ fn release_reported_late_by_watch_is_found_by_read() {
     let mut hub = Hub::new();
     let waits = hub.waiter();
     let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
-    hub.locks.handle_watching(NOW, older, hub.store.revision);
-    hub.store.revision += 1;
-    hub.locks.handle_watching(NOW, own, hub.store.revision);
+    hub.locks.handle_watching(NOW, older, hub.store.revision());
+    hub.store.write_elsewhere(1);
+    hub.locks.handle_watching(NOW, own, hub.store.revision());
     hub.serve();
     hub.store.delete(&"name/7".into());
     let due = hub.locks.next_deadline().unwrap();
@@ -473,7 +479,7 @@ fn holder_with_refused_watch_requests_another_and_learns_of_loss() {
     let at = NOW + Duration::from_secs(5);
     hub.run_until(at, |_| false);
     let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
-    hub.locks.handle_watching(at, watch, hub.store.revision);
+    hub.locks.handle_watching(at, watch, hub.store.revision());
     let error = ServerError { class: ErrorClass::Refused, text: "authentication failed".into() };
     hub.locks.handle_watch_refused(at, watch, &error);
     let own = hub.store.changes.last().unwrap().kv.key.clone();
@@ -481,7 +487,7 @@ fn holder_with_refused_watch_requests_another_and_learns_of_loss() {
     hub.run_until(NOW + Duration::from_secs(40), |_| false);
     assert!(!hub.events.iter().any(|(_, event)| matches!(event, Event::Lost(_))), "{:?}", hub.events);
     let [_, again] = *hub.watches else { panic!("{:?}", hub.watches) };
-    hub.locks.handle_watching(NOW + Duration::from_secs(40), again, hub.store.revision);
+    hub.locks.handle_watching(NOW + Duration::from_secs(40), again, hub.store.revision());
     hub.drain();
     hub.serve();
     let lost = hub.events.iter().any(|(id, event)| *id == holds && matches!(event, Event::Lost(_)));
@@ -508,7 +514,7 @@ fn key_whose_delete_is_refused_ends_with_its_lease() {
             match request {
                 Request::Revoke { .. } => return,
                 Request::KeepAlive { .. } => {
-                    hub.locks.handle_reply(now, call, &hub.store.execute(now.as_nanos(), &request));
+                    hub.locks.handle_reply(now, call, &hub.store.execute(now, &request));
                 }
                 Request::Delete { .. } | Request::Look { .. } => {
                     deletes += 1;
@@ -536,7 +542,7 @@ fn refused_put_of_released_key_does_not_cost_the_lease() {
     let refused = lock_proto::etcd::Reply::Refused(lock_proto::etcd::Refusal::Error(error));
     hub.locks.handle_reply(NOW, call, &refused);
     hub.run_until(NOW + Duration::from_secs(1), |_| false);
-    assert!(hub.store.keys.is_empty(), "{:?}", hub.store.keys);
+    assert!(hub.store.keys().is_empty(), "{:?}", hub.store.keys());
     hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
     hub.drain();
     assert!(matches!(hub.sent[..], [(_, Request::Create { .. })]), "{:?}", hub.sent);
@@ -554,7 +560,7 @@ fn release_is_answered_when_next_attempt_creates_key() {
     hub.drain();
     let (call, request) = hub.sent.remove(0);
     assert!(matches!(request, Request::Delete { .. }));
-    hub.store.execute(NOW.as_nanos(), &request);
+    hub.store.execute(NOW, &request);
     let lost = lock_proto::Cause::Fault(lock_proto::Fault::Reset);
     hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
     let next = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
@@ -596,13 +602,13 @@ fn own_put_does_not_cause_queue_read() {
 fn failed_read_is_not_repeated_before_backoff_ends() {
     let mut hub = Hub::new();
     hub.waiter();
-    hub.locks.handle_watching(NOW, hub.watches[0], hub.store.revision + 1);
+    hub.locks.handle_watching(NOW, hub.watches[0], hub.store.revision() + 1);
     hub.drain();
     let (call, request) = hub.sent.remove(0);
     assert!(matches!(request, Request::Look { .. }), "{request:?}");
     let lost = lock_proto::Cause::Fault(lock_proto::Fault::Reset);
     hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::NotSent(lost));
-    hub.locks.handle_watching(NOW, hub.watches[1], hub.store.revision + 1);
+    hub.locks.handle_watching(NOW, hub.watches[1], hub.store.revision() + 1);
     hub.drain();
     assert!(hub.sent.is_empty(), "{:?}", hub.sent);
     hub.locks.handle_timeout(NOW + Duration::from_millis(50));

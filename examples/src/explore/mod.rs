@@ -61,7 +61,9 @@ fn list() {
                 format!("beyond the bounds ({what}): {} cannot be promised", excused.join(", "))
             }
         };
-        print(&format_args!("{:<20} {}\n{:<20}   {bounds}", scenario.name, scenario.about, ""));
+        let faults: Vec<String> = scenario.faults().map(|(name, weight)| format!("{name} {weight}")).collect();
+        let (name, about, faults) = (scenario.name, scenario.about, faults.join(", "));
+        print(&format_args!("{name:<20} {about}\n{:<20}   {bounds}\n{:<20}   faults: {faults}", "", ""));
     }
 }
 

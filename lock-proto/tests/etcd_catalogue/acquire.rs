@@ -98,7 +98,7 @@ fn catalogue_c8_cleanup_continues_in_background() {
     assert_eq!(w.queue("a").len(), 2);
     w.heal(1);
     w.expect(secs(4), "the key is deleted", |w| w.queue("a").len() == 1);
-    assert!(w.store.leases.contains_key(&w.lease(1)), "by a delete, not by the end of the lease");
+    assert!(w.store.leases().contains_key(&w.lease(1)), "by a delete, not by the end of the lease");
     w.end();
 }
 

@@ -200,7 +200,7 @@ fn shutdown_settles_everything_and_leaves_nothing() {
     }
     assert_eq!(w.clients[0].stopped, Some(0));
     assert!(w.verb(0, |hub, _| hub.is_stopped()));
-    assert!(w.store.keys.len() == 1 && w.store.leases.len() == 1 && w.is_held(1, other));
+    assert!(w.store.keys().len() == 1 && w.store.leases().len() == 1 && w.is_held(1, other));
     assert_eq!(w.verb(0, |hub, now| hub.acquire(now, &Acquire::new("d"))), Err(Misuse::ShuttingDown));
     assert_eq!(w.verb(0, |hub, now| hub.leader(now, b"d")), Err(Misuse::ShuttingDown));
     assert_eq!(w.verb(0, |hub, _| hub.next_deadline()), None);

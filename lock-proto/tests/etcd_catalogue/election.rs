@@ -72,7 +72,7 @@ fn catalogue_e3_recreated_key_is_not_own_key() {
     assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
     w.release(0, lock);
     w.run_for(secs(5));
-    w.store.keys.clear();
+    w.forget(|_| true);
     w.end();
 }
 
@@ -129,7 +129,7 @@ fn catalogue_e6_each_election_ends_once() {
         w.run_for(ms(20));
         match round % 4 {
             0 => {
-                let lease = w.store.keys.values().min_by_key(|kv| kv.create_revision).unwrap().lease;
+                let lease = w.store.keys().values().min_by_key(|kv| kv.create_revision).unwrap().lease;
                 w.revoke_by_hand(lease);
             }
             1 => w.break_watches(round % 3),
@@ -178,7 +178,7 @@ fn catalogue_e7_resigned_leadership_is_not_renewed() {
     w.run_for(secs(20));
     assert_eq!(w.count(0, Kind::KeepAlive), 1);
     assert_eq!(w.events(0, first), reported);
-    assert!(!w.store.leases.contains_key(&w.lease(0)));
+    assert!(!w.store.leases().contains_key(&w.lease(0)));
     w.end();
 }
 

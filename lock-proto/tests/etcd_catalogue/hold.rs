@@ -40,7 +40,7 @@ fn catalogue_l3_every_holder_is_notified_of_session_loss() {
     w.expect(secs(11), "all are notified", |w| locks.iter().all(|lock| lost(w, 0, *lock) == Some(Loss::Expired)));
     assert_eq!(w.now, until);
     assert!(locks.iter().all(|lock| !w.is_held(0, *lock)));
-    assert_eq!(w.store.keys.len(), 3, "before the store gives them to anybody else");
+    assert_eq!(w.store.keys().len(), 3, "before the store gives them to anybody else");
     for lock in locks {
         let lost = w.events(0, lock).iter().filter(|event| matches!(event, Event::Lost(_))).count();
         assert_eq!(lost, 1);

@@ -24,14 +24,14 @@ fn lease_of_one_lock_ends_with_it_despite_late_create() {
     let lock = w.hold(0, want());
     let _ = release_and_wait(&mut w, 0, lock);
     w.run_for(secs(1));
-    assert!(w.store.leases.is_empty() && w.watched(0).is_empty(), "{}", w.describe());
+    assert!(w.store.leases().is_empty() && w.watched(0).is_empty(), "{}", w.describe());
 
     w.set_outcome(0, Kind::Create, Outcome::Late(secs(4)));
     let lock = w.acquire(0, want());
     w.run_for(ms(5));
     w.abandon(0, lock);
     w.run_for(secs(2));
-    assert!(w.store.leases.is_empty() && w.watched(0).is_empty(), "{}", w.describe());
+    assert!(w.store.leases().is_empty() && w.watched(0).is_empty(), "{}", w.describe());
     w.run_for(secs(4));
     assert!(w.queue("a").is_empty(), "{}", w.describe());
     w.end();
@@ -50,10 +50,10 @@ fn late_key_on_lease_of_unreturned_guard_is_deleted() {
     w.delete_by_hand(&key);
     w.run_for(secs(7));
     assert_eq!((lost(&w, 0, lock), w.count(0, Kind::Delete)), (Some(Loss::Gone), 1), "{}", w.describe());
-    assert!(w.queue("a").is_empty() && w.store.leases.len() == 1, "{}", w.describe());
+    assert!(w.queue("a").is_empty() && w.store.leases().len() == 1, "{}", w.describe());
     w.release(0, lock);
     w.run_for(ms(10));
-    assert!(w.store.leases.is_empty(), "{}", w.describe());
+    assert!(w.store.leases().is_empty(), "{}", w.describe());
     w.end();
 }
 

@@ -4,12 +4,16 @@
 //! Tests named `catalogue_…` contain the id of a case in `docs/failures.md`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
+extern crate alloc;
+
 mod acquire;
 mod bounds;
 mod cached_watches;
 mod contract;
 mod election;
 mod elections;
+#[path = "../common/etcd.rs"]
+mod etcd;
 mod hand_over;
 mod hold;
 mod hostile;
@@ -20,8 +24,7 @@ mod pending_cleanup;
 mod queue;
 mod rules;
 mod session;
-#[path = "../etcd_explorer/store.rs"]
-mod store;
+#[path = "../common/etcd_world/mod.rs"]
 mod world;
 
 use core::time::Duration;

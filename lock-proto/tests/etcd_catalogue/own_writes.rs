@@ -61,10 +61,10 @@ fn key_restored_with_earlier_change_is_written() {
     let mut w = World::new(1);
     let leader = w.campaign(0, "board", "a");
     w.run_for(ms(10));
-    let restored = w.queue("board")[0].clone();
+    let snapshot = w.store.clone();
     w.verb(0, |hub, now| hub.proclaim(now, leader, "b".into())).unwrap();
     w.run_for(ms(10));
-    w.store.keys.insert(restored.key.clone(), restored);
+    w.store.restore(&snapshot);
     w.verb(0, |hub, now| hub.proclaim(now, leader, "c".into())).unwrap();
     w.run_for(ms(10));
     assert_eq!((w.queue("board")[0].value.clone(), w.count(0, Kind::Put)), ("c".into(), 3));

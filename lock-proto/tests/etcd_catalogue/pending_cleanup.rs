@@ -113,7 +113,7 @@ fn next_waiter_is_granted_on_its_requested_lease() {
         w.expect(secs(1), "it is the other's", |w| w.is_held(0, second));
         assert_eq!(w.grant(0, second).ttl, secs(10), "{slow:?} {}", w.describe());
         w.run_for(secs(1));
-        assert_eq!((w.store.leases.len(), w.queue("a").len()), (1, 1), "{slow:?} {}", w.describe());
+        assert_eq!((w.store.leases().len(), w.queue("a").len()), (1, 1), "{slow:?} {}", w.describe());
         w.end();
     }
 }
@@ -409,7 +409,7 @@ fn shutdown_does_not_wait_for_late_create() {
     let mut w = with_a_watched_cleanup(1, secs(6));
     w.shut_down(0, secs(30));
     w.run_for(ms(10));
-    assert_eq!((w.clients[0].stopped, w.store.leases.len()), (Some(0), 0), "{}", w.describe());
+    assert_eq!((w.clients[0].stopped, w.store.leases().len()), (Some(0), 0), "{}", w.describe());
     w.end();
 }
 
@@ -438,7 +438,7 @@ fn shutdown_counts_lease_whose_end_is_refused() {
     w.set_outcome(0, Kind::Revoke, Outcome::Answer(denied()));
     w.shut_down(0, secs(30));
     w.run_for(secs(1));
-    assert_eq!((w.clients[0].stopped, w.store.leases.len()), (Some(1), 1), "{}", w.describe());
+    assert_eq!((w.clients[0].stopped, w.store.leases().len()), (Some(1), 1), "{}", w.describe());
 }
 
 /// A pending release is answered before the client stops, if only with `Unknown`.
@@ -509,7 +509,7 @@ fn refused_delete_does_not_keep_lease_alive() {
             w.shut_down(0, secs(30));
         }
         w.run_for(ms(10));
-        assert!(w.store.keys.is_empty() && w.store.leases.is_empty(), "{}", w.describe());
+        assert!(w.store.keys().is_empty() && w.store.leases().is_empty(), "{}", w.describe());
         w.end();
     }
 }
@@ -582,6 +582,6 @@ fn retired_lease_that_nobody_uses_is_revoked() {
     assert!(w.queue("b").is_empty(), "the second delete succeeds {}", w.describe());
     let _ = release_and_wait(&mut w, 0, locks[0]);
     w.run_for(ms(50));
-    assert!(w.store.leases.is_empty(), "{}", w.describe());
+    assert!(w.store.leases().is_empty(), "{}", w.describe());
     w.end();
 }

@@ -17,11 +17,11 @@ fn locks_share_one_lease_unless_ttl_or_renewal_differs() {
     }
     // Whole seconds, rounded up: the session's TTL.
     w.hold(0, Acquire::new("equal").ttl(ms(9_100)));
-    assert_eq!(w.store.leases.len(), 1);
+    assert_eq!(w.store.leases().len(), 1);
     w.hold(0, Acquire::new("short").ttl(secs(3)));
     w.hold(0, Acquire::new("manual").renew(Renew::Manual));
     w.hold(0, Acquire::new("at most").renew(Renew::AtMost(secs(60))));
-    assert_eq!(w.store.leases.len(), 4);
+    assert_eq!(w.store.leases().len(), 4);
     w.end();
 }
 
@@ -39,7 +39,7 @@ fn unanswered_grant_is_repeated_with_same_id() {
         assert_eq!((grants.len(), &grants[0].1), (2, &grants[1].1));
         let (emitted, _) = w.sent(0, Kind::KeepAlive)[0];
         assert_eq!(w.grant(0, lock).valid_until, emitted + ms(9_898));
-        assert_eq!(w.store.leases.len(), 1);
+        assert_eq!(w.store.leases().len(), 1);
         w.end();
     }
 }
@@ -59,7 +59,7 @@ fn create_arriving_after_ttl_does_not_block_queue() {
         w.run_for(secs(30));
         // Without other keys the lease is gone, and the create fails; otherwise the key is deleted
         // as soon as it is seen.
-        assert_eq!(w.store.leases.contains_key(&lease), others, "{}", w.describe());
+        assert_eq!(w.store.leases().contains_key(&lease), others, "{}", w.describe());
         w.run_for(secs(10));
         assert_eq!(w.queue("a"), [], "{}", w.describe());
         let second = w.hold(1, Acquire::new("a"));
@@ -72,7 +72,7 @@ fn create_arriving_after_ttl_does_not_block_queue() {
             w.release(0, other);
         }
         w.run_for(secs(1));
-        assert!(!w.store.leases.contains_key(&lease), "{}", w.describe());
+        assert!(!w.store.leases().contains_key(&lease), "{}", w.describe());
         w.end();
     }
 }
@@ -89,7 +89,7 @@ fn lease_of_cancelled_acquisition_is_revoked() {
         w.run_for(ms(give_up_after));
         w.abandon(0, lock);
         w.run_for(secs(2));
-        assert!(w.store.leases.is_empty(), "{outcome:?} {}", w.describe());
+        assert!(w.store.leases().is_empty(), "{outcome:?} {}", w.describe());
         w.end();
     }
 }
@@ -175,10 +175,10 @@ fn key_arriving_within_ttl_is_deleted() {
         assert!(failure(&w, 0, attempt).is_some());
         w.run_for(ms(20));
         assert!(w.queue("a").is_empty(), "late by {late} ms {}", w.describe());
-        assert!(w.store.leases.contains_key(&w.lease(0)));
+        assert!(w.store.leases().contains_key(&w.lease(0)));
         w.run_for(secs(25));
         // Nothing is left, not even the lease that a later create could use.
-        assert!(w.verb(0, |hub, _| hub.next_deadline_reason()).is_none() && w.store.leases.is_empty());
+        assert!(w.verb(0, |hub, _| hub.next_deadline_reason()).is_none() && w.store.leases().is_empty());
         w.end();
     }
 }
@@ -261,7 +261,7 @@ fn later_attempt_does_not_drop_cleanup() {
         }
         w.run_for(secs(5));
         assert_eq!(w.queue("a").len(), usize::from(other.is_some()), "{case} {}", w.describe());
-        assert!(w.store.leases.contains_key(&w.lease(0)));
+        assert!(w.store.leases().contains_key(&w.lease(0)));
         w.end();
     }
 }
@@ -350,7 +350,7 @@ fn write_before_watch_opens_causes_one_more_read() {
             w.run_for(ms(1));
         }
         assert_eq!(w.count(1, Kind::Look), looks);
-        w.store.keys.retain(|key, _| !key.starts_with(b"something"));
+        w.forget(|key| key.starts_with(b"something"));
         w.end();
     }
 }
@@ -386,7 +386,7 @@ fn release_during_read_is_not_missed() {
     w.release(0, first);
     w.expect(ms(50), "the next one has it", |w| w.is_held(1, second));
     assert_eq!(w.count(1, Kind::Look), 2);
-    w.store.keys.retain(|key, _| !key.starts_with(b"something"));
+    w.forget(|key| key.starts_with(b"something"));
     w.end();
 }
 

@@ -16,7 +16,7 @@ fn catalogue_s1_lock_is_not_granted_on_expired_lease() {
     let dead = w.lease(1);
     w.cut(1);
     w.run_for(secs(12));
-    assert!(!w.store.leases.contains_key(&dead));
+    assert!(!w.store.leases().contains_key(&dead));
     w.release(0, first);
     w.run_for(secs(1));
     assert!(!was_granted(&w, 1, second));
@@ -71,8 +71,7 @@ fn catalogue_s3_takeover_is_timed_by_store() {
     w.kill(0);
     for _ in 0..3 {
         w.run_for(secs(8));
-        let (ttl, _) = w.store.leases[&dead];
-        w.store.leases.insert(dead, (ttl, w.now.as_nanos() + ttl));
+        assert!(w.store.renew(w.now, dead).is_some());
     }
     assert!(!was_granted(&w, 1, second));
     assert!(w.count(1, Kind::Look) <= 1, "{}", w.describe());
@@ -90,9 +89,9 @@ fn unused_session_ends_after_idle_timeout_and_next_lock_opens_another() {
     assert!(w.is_held(0, lock), "a lock uses it");
     w.release(0, lock);
     w.run_for(secs(59));
-    assert!(w.store.leases.contains_key(&first), "it is kept for later locks");
+    assert!(w.store.leases().contains_key(&first), "it is kept for later locks");
     w.run_for(secs(2));
-    assert!(w.store.leases.is_empty() && w.clients[0].hub.next_deadline().is_none(), "{}", w.describe());
+    assert!(w.store.leases().is_empty() && w.clients[0].hub.next_deadline().is_none(), "{}", w.describe());
     let lock = w.hold(0, Acquire::new("a"));
     assert_ne!(w.lease(0), first);
     w.release(0, lock);
@@ -108,7 +107,7 @@ fn observer_does_not_keep_unused_lease_alive() {
     let lock = w.hold(0, Acquire::new("b"));
     w.release(0, lock);
     w.run_for(secs(61));
-    assert!(w.store.leases.is_empty(), "{}", w.describe());
+    assert!(w.store.leases().is_empty(), "{}", w.describe());
     let leads = w.campaign(0, "a", "one");
     w.run_for(ms(10));
     assert!(matches!(w.election_events(0, query).last(), Some(ElectionEvent::Leader(_))));
@@ -161,7 +160,7 @@ fn revocation_is_repeated_while_lease_may_exist() {
     w.release(0, lock);
     w.run_for(secs(200));
     w.heal(0);
-    w.expect(secs(4), "it is revoked", |w| w.store.leases.is_empty());
+    w.expect(secs(4), "it is revoked", |w| w.store.leases().is_empty());
     w.end();
 }
 
@@ -218,7 +217,7 @@ fn catalogue_s5_abandoned_or_unclaimed_lock_is_released() {
     w.run_for(secs(4));
     assert!(was_granted(&w, 0, parked));
     assert!(w.queue("b").is_empty());
-    assert!(w.store.leases.contains_key(&w.lease(0)), "the session lives on");
+    assert!(w.store.leases().contains_key(&w.lease(0)), "the session lives on");
     w.end();
 }
 
@@ -252,9 +251,9 @@ fn catalogue_s6_every_key_is_attached_to_own_lease() {
         [Acquire::new("a"), Acquire::new("b").ttl(secs(3)), Acquire::new("c").ttl(ms(500))].map(|want| w.hold(0, want));
     w.acquire(1, Acquire::new("a"));
     w.run_for(ms(10));
-    let keys: Vec<_> = w.store.keys.values().collect();
+    let keys: Vec<_> = w.store.keys().into_values().collect();
     assert_eq!(keys.len(), 4);
-    assert!(keys.iter().all(|kv| kv.lease != 0 && w.store.leases.contains_key(&kv.lease)));
+    assert!(keys.iter().all(|kv| kv.lease != 0 && w.store.leases().contains_key(&kv.lease)));
     w.run_for(secs(65));
     assert!(locks.iter().all(|lock| w.is_held(0, *lock)), "{}", w.describe());
     w.end();
@@ -273,7 +272,7 @@ fn catalogue_s7_overwritten_key_is_reattached_to_its_lease() {
     assert!(w.is_held(0, lock));
     w.kill(0);
     w.run_for(secs(11));
-    assert!(w.store.keys.is_empty(), "it ends with its holder");
+    assert!(w.store.keys().is_empty(), "it ends with its holder");
 }
 
 /// The watch does not report the write: it is not open yet, or is being opened again.
@@ -340,14 +339,14 @@ fn catalogue_s7_no_lease_is_left_behind() {
     let mut w = World::new(1);
     let own = w.hold(0, Acquire::new("a").ttl(secs(30)));
     w.hold(0, Acquire::new("b"));
-    assert_eq!(w.store.leases.len(), 2);
+    assert_eq!(w.store.leases().len(), 2);
     let _ = release_and_wait(&mut w, 0, own);
     w.run_for(ms(5));
-    assert_eq!(w.store.leases.len(), 1, "a lease of a lock's own ends with the lock");
+    assert_eq!(w.store.leases().len(), 1, "a lease of a lock's own ends with the lock");
     w.shut_down(0, secs(1));
     w.run_for(ms(5));
     assert_eq!(w.clients[0].stopped, Some(0));
-    assert!(w.store.leases.is_empty() && w.store.keys.is_empty());
+    assert!(w.store.leases().is_empty() && w.store.keys().is_empty());
 }
 
 // H2, U2
@@ -459,7 +458,7 @@ fn refused_check_ends_session_that_nobody_uses() {
     let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
     w.run_for(secs(2));
     assert!(failure(&w, 0, attempt).is_some() && w.count(0, Kind::KeepAlive) == 1, "{}", w.describe());
-    assert_eq!((w.count(0, Kind::Revoke), w.store.leases.len()), (1, 0));
+    assert_eq!((w.count(0, Kind::Revoke), w.store.leases().len()), (1, 0));
     w.end();
 }
 

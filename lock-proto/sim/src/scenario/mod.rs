@@ -21,7 +21,9 @@
 
 mod claims;
 mod credentials;
+mod drawing;
 mod etcd;
+mod faults;
 mod flaw;
 mod flawed;
 mod lost;
@@ -46,6 +48,12 @@ use super::check::{Rule, Violation};
 use super::journal::Keep;
 use super::trace::Trace;
 use super::world::Handovers;
+
+use drawing::Often;
+use faults::{Fault, Need};
+use queue::draw::QueueRecipe;
+use redis::RedisRecipe;
+use zookeeper::EnsembleRecipe;
 
 pub use etcd::{EtcdAction, EtcdFlaw, EtcdStore};
 pub use flaw::Flaw;
@@ -91,18 +99,23 @@ pub struct Scenario {
     pub weight: u64,
     /// Rules that need not hold here. All others must.
     pub excused: &'static [Rule],
-    pub(crate) draw: fn(&mut Chance) -> Draft,
-    /// Runs a plan with this much of a log, and with a trace on request. The outcome has all
-    /// violations, excused or not.
-    pub(crate) run: fn(&Plan, Keep, bool) -> (Outcome, Trace),
+    draws: Draws,
+}
+
+/// What the runs of a scenario are drawn from.
+#[derive(Clone, Copy, Debug)]
+enum Draws {
+    Redis(&'static RedisRecipe),
+    Etcd(&'static QueueRecipe),
+    Zookeeper(&'static QueueRecipe, &'static EnsembleRecipe),
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Draft {
-    pub(crate) setup: Setup,
-    pub(crate) steps: Vec<Step>,
+struct Draft {
+    setup: Setup,
+    steps: Vec<Step>,
     /// Rules that need not hold with these settings, in addition to the scenario's.
-    pub(crate) excused: Vec<Rule>,
+    excused: Vec<Rule>,
 }
 
 impl Scenario {
@@ -110,6 +123,21 @@ impl Scenario {
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         scenarios().iter().find(|scenario| scenario.name == name)
+    }
+
+    /// A scenario within the bounds, where every rule must hold.
+    const fn new(name: &'static str, about: &'static str, draws: Draws) -> Self {
+        let backend = match draws {
+            Draws::Redis(_) => Backend::Redis,
+            Draws::Etcd(_) => Backend::Etcd,
+            Draws::Zookeeper(..) => Backend::Zookeeper,
+        };
+        Self { name, about, backend, bounds: Bounds::Within, weight: 1, excused: &[], draws }
+    }
+
+    /// The scenario is beyond the bounds for this reason, and these rules need not hold.
+    const fn beyond(self, why: &'static str, excused: &'static [Rule]) -> Self {
+        Self { bounds: Bounds::Beyond(why), excused, ..self }
     }
 
     const fn weigh(self, weight: u64) -> Self {
@@ -122,6 +150,86 @@ impl Scenario {
     pub fn promises(&self, rule: Rule) -> bool {
         !self.excused.contains(&rule)
     }
+
+    /// Returns the names of the faults of the scenario, with their greatest weights.
+    pub fn faults(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.fault_lists().into_iter().flatten().map(|(fault, weight)| (fault.name, *weight))
+    }
+
+    /// Up to three lists of faults: two that exclude each other, and those that begin at any time.
+    const fn fault_lists(&self) -> [&'static [(Fault, u64)]; 3] {
+        match self.draws {
+            Draws::Redis(recipe) => [recipe.faults, recipe.other_faults, &[]],
+            Draws::Etcd(recipe) => [recipe.faults, recipe.other_faults, &[]],
+            Draws::Zookeeper(recipe, servers) => [recipe.faults, recipe.other_faults, servers.faults],
+        }
+    }
+
+    fn draw(&self, chance: &mut Chance) -> Draft {
+        match self.draws {
+            Draws::Redis(recipe) => redis::draw(chance, recipe),
+            Draws::Etcd(recipe) => etcd::draw(chance, recipe),
+            Draws::Zookeeper(recipe, servers) => zookeeper::draw(chance, recipe, servers),
+        }
+    }
+
+    const fn offers(&self, need: Need) -> bool {
+        match (need, self.draws) {
+            (Need::Beyond, _) => matches!(self.bounds, Bounds::Beyond(_)),
+            (Need::Store(backend), _) => self.backend as u8 == backend as u8,
+            (Need::Queue, draws) => !matches!(draws, Draws::Redis(_)),
+            (Need::Nodes(least), Draws::Redis(RedisRecipe { nodes, .. })) => at_least(nodes, least),
+            (Need::Nodes(least), Draws::Etcd(QueueRecipe { members, .. })) => at_least(members, least),
+            (Need::Nodes(least), Draws::Zookeeper(_, EnsembleRecipe { members, .. })) => at_least(members, least),
+            (Need::Tls, Draws::Redis(RedisRecipe { tls, .. })) => matches!(tls, Often::Always),
+            (Need::Tls, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => matches!(recipe.tls, Often::Always),
+            (Need::Login, Draws::Redis(recipe)) => recipe.login || recipe.credentials,
+            (Need::Login, Draws::Etcd(recipe)) => !matches!(recipe.login, Often::Never),
+            (Need::Login, Draws::Zookeeper(_, servers)) => !matches!(servers.login, Often::Never),
+            (Need::Credentials, Draws::Redis(recipe)) => recipe.credentials,
+            (Need::Credentials, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => recipe.credentials,
+            (Need::Stale, Draws::Redis(recipe)) => recipe.stale,
+            (Need::Stale, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => recipe.stale,
+        }
+    }
+
+    /// Panics, and so does not compile, if a fault needs what the scenario does not offer.
+    const fn check(&self) {
+        let lists = self.fault_lists();
+        let (mut list, mut fault, mut need) = (0, 0, 0);
+        while list < lists.len() {
+            while fault < lists[list].len() {
+                let Fault { name, needs, .. } = lists[list][fault].0;
+                while need < needs.len() {
+                    assert!(self.offers(needs[need]), "{}", name);
+                    need += 1;
+                }
+                (fault, need) = (fault + 1, 0);
+            }
+            (list, fault) = (list + 1, 0);
+        }
+    }
+}
+
+const fn at_least(choices: &[usize], least: usize) -> bool {
+    let mut i = 0;
+    while i < choices.len() {
+        if choices[i] < least {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+/// Runs a plan with this much of a log, and with a trace on request. The outcome has all
+/// violations, excused or not.
+fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
+    match plan.scenario.backend {
+        Backend::Redis => redis::run(plan, keep, traced),
+        Backend::Etcd => etcd::run(plan, keep, traced),
+        Backend::Zookeeper => zookeeper::run(plan, keep, traced),
+    }
 }
 
 /// Returns all scenarios.
@@ -130,56 +238,17 @@ pub const fn scenarios() -> &'static [Scenario] {
     &ALL
 }
 
-const REDIS: &[Scenario] = &[
-    redis::CONTENTION,
-    redis::PAUSES,
-    redis::DRIFT,
-    redis::DRIFT_BEYOND,
-    redis::SUSPENDED,
-    redis::PARTITIONS,
-    redis::DATA_LOSS,
-    redis::NAMES,
-    redis::FAIL_OVER,
-    redis::FIRST_SIGHT,
-    redis::FORGETFUL,
-    redis::PROMOTION,
-    redis::CANCEL,
-    redis::TURNS,
-    redis::SHUTDOWN,
-    redis::WAKE,
-    redis::CLOCK_JUMPS,
-    redis::TOGETHER,
-    redis::STRANGERS,
-    redis::LATE,
-    redis::CALM,
-    redis::SLOW,
-    redis::STALE,
-    redis::REFUSALS,
-    redis::LOGINS,
-    redis::EVICTION,
-    redis::EVERYTHING,
-    redis::QUORUM,
-    redis::BEYOND,
-    redis::BURSTS,
-    redis::TLS,
-    redis::TLS_QUORUM,
-    redis::CREDENTIALS,
-    redis::CREDENTIALS_QUORUM,
-    redis::SOCKETS,
-];
-
-const ALL: [Scenario; REDIS.len() + etcd::SCENARIOS.len() + zookeeper::SCENARIOS.len()] = {
-    let mut all = [REDIS[0]; REDIS.len() + etcd::SCENARIOS.len() + zookeeper::SCENARIOS.len()];
-    let (mut i, etcd_end) = (0, REDIS.len() + etcd::SCENARIOS.len());
+const ALL: [Scenario; redis::SCENARIOS.len() + etcd::SCENARIOS.len() + zookeeper::SCENARIOS.len()] = {
+    let lists = [redis::SCENARIOS, etcd::SCENARIOS, zookeeper::SCENARIOS];
+    let mut all = [redis::SCENARIOS[0]; redis::SCENARIOS.len() + etcd::SCENARIOS.len() + zookeeper::SCENARIOS.len()];
+    let (mut list, mut place, mut i) = (0, 0, 0);
     while i < all.len() {
-        all[i] = if i < REDIS.len() {
-            REDIS[i]
-        } else if i < etcd_end {
-            etcd::SCENARIOS[i - REDIS.len()]
-        } else {
-            zookeeper::SCENARIOS[i - etcd_end]
-        };
-        i += 1;
+        if place == lists[list].len() {
+            (list, place) = (list + 1, 0);
+        }
+        all[i] = lists[list][place];
+        all[i].check();
+        (place, i) = (place + 1, i + 1);
     }
     all
 };

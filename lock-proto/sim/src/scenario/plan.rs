@@ -10,7 +10,7 @@ use super::etcd::{EtcdAction, EtcdStore};
 use super::queue::QueueAction;
 use super::redis::{RedisAction, RedisStore, loses_track};
 use super::zookeeper::{ZookeeperAction, ZookeeperStore};
-use super::{Backend, Bounds, Draft, Flaw, Outcome, Scenario};
+use super::{Backend, Bounds, Draft, Flaw, Outcome, Scenario, run};
 use crate::chance::Chance;
 use crate::check::{Rule, Violation};
 use crate::direction::Direction;
@@ -94,6 +94,25 @@ pub enum Store {
     Etcd(EtcdStore),
     /// ZooKeeper.
     Zookeeper(ZookeeperStore),
+}
+
+impl Store {
+    const fn backend(&self) -> Backend {
+        match self {
+            Self::Redis(_) => Backend::Redis,
+            Self::Etcd(_) => Backend::Etcd,
+            Self::Zookeeper(_) => Backend::Zookeeper,
+        }
+    }
+
+    /// Returns the TTL of locks without one of their own: on Redis the longest of all.
+    pub(super) const fn ttl(&self) -> Duration {
+        match self {
+            Self::Redis(store) => store.ttl,
+            Self::Etcd(store) => store.session_ttl,
+            Self::Zookeeper(store) => store.session_ttl,
+        }
+    }
 }
 
 /// A timed action.
@@ -299,6 +318,43 @@ impl Action {
     }
 }
 
+impl Action {
+    /// Returns the member of this action of a queue store, if it has one.
+    pub(super) const fn node_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::PauseNode(node)
+            | Self::ResumeNode(node)
+            | Self::KillNode(node)
+            | Self::RestartNode { node, .. }
+            | Self::JumpNode { node, .. }
+            | Self::Cut { node, .. }
+            | Self::Heal { node, .. }
+            | Self::Reset { node, .. }
+            | Self::Slow { node, .. }
+            | Self::Stall { node, .. }
+            | Self::BlockSocket { node, .. }
+            | Self::Handshake { node, .. } => Some(node),
+            Self::Queue(action) => action.node_mut(),
+            Self::Acquire { .. }
+            | Self::Claim(_)
+            | Self::Extend(_)
+            | Self::Release(_)
+            | Self::Abandon(_)
+            | Self::Write(_)
+            | Self::Shutdown { .. }
+            | Self::PauseClient(_)
+            | Self::SuspendClient(_)
+            | Self::ResumeClient(_)
+            | Self::KillClient(_)
+            | Self::Source(_)
+            | Self::ChangePasswords(_)
+            | Self::Redis(_)
+            | Self::Etcd(_)
+            | Self::Zookeeper(_) => None,
+        }
+    }
+}
+
 impl Plan {
     /// Draws the run of `scenario` for this seed.
     #[must_use]
@@ -313,7 +369,7 @@ impl Plan {
     }
 
     fn draw(scenario: &'static Scenario, origin: Origin, mut chance: Chance) -> Self {
-        let Draft { setup, mut steps, excused } = (scenario.draw)(&mut chance);
+        let Draft { setup, mut steps, excused } = scenario.draw(&mut chance);
         // Stable: steps of equal time keep the order in which they were drawn.
         steps.sort_by_key(|step| step.at);
         Self { scenario, origin, setup, steps, excused, flaw: None, model: false, changed: false }
@@ -335,13 +391,13 @@ impl Plan {
     /// Runs the plan and keeps this much of the log. This changes nothing else.
     #[must_use]
     pub fn run_keeping(&self, keep: Keep) -> Outcome {
-        self.judge((self.scenario.run)(self, keep, false).0)
+        self.judge(run(self, keep, false).0)
     }
 
     /// Runs the plan and returns the end of the log and a trace for pictures.
     #[must_use]
     pub fn run_traced(&self) -> (Outcome, Trace) {
-        let (outcome, trace) = (self.scenario.run)(self, Keep::Lines(200), true);
+        let (outcome, trace) = run(self, Keep::Lines(200), true);
         (self.judge(outcome), trace)
     }
 
@@ -379,11 +435,7 @@ impl Plan {
     /// Panics unless the plan is for this store.
     #[track_caller]
     pub(super) fn require(&self, backend: Backend) {
-        let own = match self.setup.store {
-            Store::Redis(_) => Backend::Redis,
-            Store::Etcd(_) => Backend::Etcd,
-            Store::Zookeeper(_) => Backend::Zookeeper,
-        };
+        let own = self.setup.store.backend();
         let name = self.scenario.name;
         assert!(own == backend, "not a plan for {backend:?}: {name} is a scenario of {own:?}");
     }

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::panic::catch_unwind;
 
 use super::queue::QueueAction;
-use super::{Action, Outcome, Plan, panic_text};
+use super::{Action, Bounds, Outcome, Plan, panic_text};
 use crate::check::{Rule, Stage};
 use crate::trace::Trace;
 use crate::world::World;
@@ -22,13 +22,22 @@ use lock_proto::{Acquire, QueryId};
 /// Maximum round trips from a release to the next grant without faults, see [`Rule::Prompt`].
 pub(super) const TRIPS: u32 = 8;
 
+/// What clients of this library promise while nothing fails.
+pub(super) struct Promises {
+    /// See [`World::expect_kept`].
+    pub(super) kept: Option<Duration>,
+    /// See [`World::expect_prompt`].
+    pub(super) prompt: Option<(u32, Duration, Duration)>,
+}
+
 /// Servers for which plans are drawn.
 pub(super) trait PlanServers: Servers {
     /// What else a run keeps.
     type Run;
 
-    /// Sets what is expected in this run, before its first step.
-    fn begin_plan(r: &mut Runner<Self>, plan: &Plan);
+    fn promises(run: &Self::Run, plan: &Plan) -> Promises;
+    /// Called before the first step.
+    fn begin_plan(_: &mut Runner<Self>, _: &Plan) {}
     /// Carries out an action that depends on the kind of server.
     fn act_on_servers(r: &mut Runner<Self>, action: &Action);
     /// Ends all faults and applications, and checks what is left.
@@ -39,6 +48,8 @@ pub(super) trait PlanServers: Servers {
 pub(super) struct Runner<S: PlanServers> {
     pub(super) w: World<S>,
     pub(super) own: S::Run,
+    /// The clients are prompt, and do nothing twice.
+    ours: bool,
     /// The TTL of requests without one; `None` for the client's default.
     ttl: Option<Duration>,
     /// The longest TTL so far.
@@ -50,9 +61,17 @@ pub(super) struct Runner<S: PlanServers> {
 
 impl<S: PlanServers> Runner<S> {
     /// `longest`: the TTL of the client's sessions, if it has some.
-    pub(super) fn new(plan: &Plan, w: World<S>, own: S::Run, ttl: Option<Duration>, longest: Duration) -> Self {
+    /// `ours`: the clients are those of this library.
+    pub(super) fn new(
+        plan: &Plan,
+        w: World<S>,
+        own: S::Run,
+        ours: bool,
+        ttl: Option<Duration>,
+        longest: Duration,
+    ) -> Self {
         let stopping = vec![false; plan.setup.clients.len()];
-        Self { w, own, ttl, longest, locks: BTreeMap::new(), queries: BTreeMap::new(), stopping }
+        Self { w, own, ours, ttl, longest, locks: BTreeMap::new(), queries: BTreeMap::new(), stopping }
     }
 
     /// Plays the plan and returns all violations, excused or not.
@@ -80,7 +99,24 @@ impl<S: PlanServers> Runner<S> {
         (outcome, trace)
     }
 
+    fn expect(&mut self, plan: &Plan) {
+        self.w.expect_once();
+        if let Some(provider) = &plan.setup.credentials {
+            self.w.set_provider(provider.clone());
+        }
+        let Promises { kept, prompt } = S::promises(&self.own, plan);
+        if let Some(most) = kept {
+            self.w.expect_kept(most);
+        }
+        if let Some((trips, slack, most)) = prompt {
+            self.w.expect_prompt(trips, slack, most);
+        }
+    }
+
     fn play(&mut self, plan: &Plan) {
+        if plan.scenario.bounds == Bounds::Within && self.ours {
+            self.expect(plan);
+        }
         S::begin_plan(self, plan);
         for step in &plan.steps {
             let now = self.w.now().since(Instant::ZERO);

@@ -3,19 +3,11 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::drawing::Often;
 use super::{Action, Setup, Step};
 use crate::chance::Chance;
 use crate::world::Handshake;
 use lock_proto::TlsFault;
-
-/// Which runs of a scenario connect by TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tls {
-    Never,
-    /// One in eight.
-    Sometimes,
-    Always,
-}
 
 const BROKEN: [Handshake; 9] = [
     Handshake::Fails(TlsFault::Expired),
@@ -29,25 +21,19 @@ const BROKEN: [Handshake; 9] = [
     Handshake::Fails(TlsFault::WrongName),
 ];
 
-/// Draws a failure from a time on for a while: of one client or all of `pairs.0`, at one server or
-/// all of `pairs.1`. Often the connections are reset in between, because open ones do not notice.
-pub(super) fn add_failure(
-    chance: &mut Chance,
-    pairs: (usize, usize),
-    trips: Option<u8>,
-    steps: &mut Vec<Step>,
-    (at, span): (Duration, Duration),
-) {
+/// Draws a failure from a time on for a while: of one client or all, at one server or all. Often the
+/// connections are reset in between, because open ones do not notice.
+pub(super) fn add_failure(chance: &mut Chance, setup: &Setup, steps: &mut Vec<Step>, (at, span): (Duration, Duration)) {
     let handshake = chance.pick(&BROKEN);
     let mut choose = |len: usize, one_in: u64| {
         let one = chance.index(len);
         if chance.one_in(one_in) { one..one + 1 } else { 0..len }
     };
-    let (clients, nodes) = (choose(pairs.0, 3), choose(pairs.1, 2));
+    let (clients, nodes) = (choose(setup.clients.len(), 3), choose(setup.nodes.len(), 2));
     let end = at + span;
     let resets = !chance.one_in(3);
     let reset_at = at + span / 4;
-    let repaired = Handshake::Trips(trips.unwrap_or(1));
+    let repaired = Handshake::Trips(setup.tls.unwrap_or(1));
     for client in clients {
         for node in nodes.clone() {
             steps.push(Step { at, action: Action::Handshake { client, node, handshake } });
@@ -60,15 +46,15 @@ pub(super) fn add_failure(
 }
 
 /// Makes some of the runs of a scenario connect by TLS, with a few failures. Called last, so that
-/// the rest of the run does not depend on it.
-pub(super) fn sometimes(chance: &mut Chance, setup: &mut Setup, steps: &mut Vec<Step>) {
-    if !chance.one_in(8) {
+/// the rest of the run does not depend on it. All or none is decided before.
+pub(super) fn sometimes(chance: &mut Chance, often: Often, setup: &mut Setup, steps: &mut Vec<Step>) {
+    if matches!(often, Often::Always | Often::Never) || !often.draw(chance) {
         return;
     }
     setup.tls = Some(1 + u8::from(chance.one_in(2)));
     let end = steps.iter().map(|step| step.at).max().unwrap_or_default();
     for _ in 0..chance.below(4) {
         let when = (chance.duration(&(Duration::ZERO..end)), chance.millis(6_000));
-        add_failure(chance, (setup.clients.len(), setup.nodes.len()), setup.tls, steps, when);
+        add_failure(chance, setup, steps, when);
     }
 }

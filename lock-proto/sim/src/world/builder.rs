@@ -20,7 +20,7 @@ use super::credentials::Logins;
 use super::handover::{Cause, Handovers};
 use super::handshake::Handshake;
 use super::process::{Host, Process};
-use super::store::{Servers, Store};
+use super::store::{ServerKind, Servers, Store};
 use lock_proto::ClientId;
 use lock_proto::ConfigError;
 use lock_proto::Instant;
@@ -32,7 +32,7 @@ type Make<S> = Box<dyn Fn(Instant, <S as Store>::Config, ClientId, u64) -> Resul
 
 /// Builds a [`World`]. Defaults: one client, latencies from 100 to 500 µs, synchronized clocks.
 #[must_use = "a Builder does nothing until `build`"]
-pub struct Builder<S: Servers> {
+pub struct Builder<S: ServerKind> {
     seed: u64,
     clients: usize,
     latency: Range<Duration>,
@@ -234,7 +234,7 @@ fn handshakes(clients: usize, nodes: usize, trips: Option<u8>) -> BTreeMap<(usiz
     pairs.map(|pair| (pair, Handshake::Trips(trips))).collect()
 }
 
-impl<S: Servers> fmt::Debug for Builder<S> {
+impl<S: ServerKind> fmt::Debug for Builder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("seed", &self.seed).field("clients", &self.clients).finish_non_exhaustive()
     }

@@ -5,10 +5,16 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::super::direction::Direction;
+use super::super::network::{Link, Packet};
 use super::super::trace::{Lane, State, What};
 use super::World;
 use super::check::signed;
+use super::process::Input;
 use super::store::{Planned, Servers};
+use lock_proto::Fault;
+
+/// Extra requests allowed after a fault.
+const PER_FAULT: u64 = 50;
 
 impl<S: Servers> World<S> {
     /// Pauses the client process, as by `SIGSTOP`. Its clock continues.
@@ -101,11 +107,47 @@ impl<S: Servers> World<S> {
         self.healed(|c, n| (c, n) == (client, node));
     }
 
-    pub(super) fn healed(&mut self, which: impl Fn(usize, usize) -> bool) {
+    /// Ends all partitions.
+    pub fn heal_all(&mut self) {
+        self.journal.write(self.now, format_args!("heal all"));
+        self.healed(|_, _| true);
+    }
+
+    fn healed(&mut self, which: impl Fn(usize, usize) -> bool) {
         for (client, node, direction) in self.network.cuts().iter().copied().filter(|(c, n, _)| which(*c, *n)) {
             self.recorder.note(self.now, || What::Healed { client, node, direction });
         }
         self.network.heal(self.now, |client, node, _| which(client, node));
+    }
+
+    /// Resets every open connection between this client and this node. Both sides notice at once,
+    /// and everything in flight is lost.
+    pub fn drop_connections(&mut self, client: usize, node: usize) {
+        self.journal.write(self.now, format_args!("reset c{client} {}{node}", S::NODE));
+        self.note_fault();
+        self.reset(client, |link| link.node == node);
+    }
+
+    pub(super) fn reset(&mut self, client: usize, which: impl Fn(&Link<S::Packet>) -> bool) {
+        let mut any = false;
+        self.checker.allow(client, PER_FAULT);
+        for id in self.network.of_client(client) {
+            let Some(link) = self.network.links.get_mut(&id).filter(|link| which(link)) else { continue };
+            let (node, conn, known) = (link.node, link.conn, link.node_open);
+            link.node_open &= !S::FORGETS_RESET;
+            if !core::mem::replace(&mut any, true) {
+                self.annotate(Some(Lane::Client(client)), || format!("its connections to node {node} are reset"));
+            }
+            self.break_off(id);
+            if known {
+                match self.hosts[node].state {
+                    State::Running => S::hang_up(self, id, node),
+                    State::Paused => self.hosts[node].inbox.push_back((id, Packet::Close(Fault::Reset))),
+                    State::Down => {}
+                }
+            }
+            self.deliver_input(client, Input::Disconnected(conn, Fault::Reset));
+        }
     }
 
     /// Sets the latency of packets between this client and this node in one direction.

@@ -43,7 +43,7 @@ use lock_proto::LockId;
 use lock_proto::Misuse;
 use lock_proto::{Acquire, Machine as _, Wait};
 use process::{Host, Process};
-use store::{Planned, Servers};
+use store::{Planned, ServerKind, Servers};
 
 pub use builder::Builder;
 pub use credentials::{Provider, Source};
@@ -74,7 +74,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// Methods panic with the end of the log on an unknown client or server; verbs also on [`Misuse`].
 #[derive(Clone, Debug)]
-pub struct World<S: Servers> {
+pub struct World<S: ServerKind> {
     seed: u64,
     now: Instant,
     rng: Rng,

@@ -8,14 +8,14 @@ use super::super::record::Record;
 use super::super::trace::State;
 use super::elections::Observed;
 use super::handover::Reasons;
-use super::store::Servers;
+use super::store::ServerKind;
 use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::{ConnId, LockId};
 use lock_proto::{Machine as _, QueryId};
 
 #[derive(Clone, Debug)]
-pub(crate) struct Process<S: Servers> {
+pub(crate) struct Process<S: ServerKind> {
     pub(super) machine: S::Client,
     pub(super) clock: Clock,
     pub(super) state: State,
@@ -34,7 +34,7 @@ pub(crate) struct Process<S: Servers> {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Input<S: Servers> {
+pub(crate) enum Input<S: ServerKind> {
     Connected(ConnId),
     /// A message of a TLS handshake, with the number of round trips that are left.
     Handshake(ConnId, u8),
@@ -49,7 +49,7 @@ pub(crate) enum Input<S: Servers> {
     Chore(S::Chore),
 }
 
-impl<S: Servers> Process<S> {
+impl<S: ServerKind> Process<S> {
     pub(super) fn new(machine: S::Client, clock: Clock, own: S::Own) -> Self {
         let mut process = Self {
             machine,

@@ -189,7 +189,8 @@ impl<S: Servers> World<S> {
 
     /// Returns whether the connection received data recently, by the client's clock.
     pub(super) fn is_alive(&self, client: usize, id: u64) -> bool {
-        let (process, silence) = (&self.clients[client], S::silence(self, client));
+        let process = &self.clients[client];
+        let silence = S::silence(&process.own);
         let silent = |last_received| process.local(self.now).since(process.local(last_received));
         self.network.links.get(&id).is_some_and(|link| silent(link.last_received) < silence)
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use lock_proto::etcd::{Config, Endpoint, Found, Locks, LocksOutput, Reply, Request, Seen, WatchId, WatchOutput};
 use lock_proto::{Acquire, CallId, Cause, ClientId, Event, Fault, Instant, LockId};
 
-use crate::store::Change;
+use crate::etcd::Change;
 use crate::{CALLS, EPOCH, HOLD, TTL, WATCHES};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -27,11 +27,12 @@
 // S4, S6
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
+extern crate alloc;
+
 mod client;
+#[path = "../../../tests/common/etcd.rs"]
+mod etcd;
 mod model;
-#[path = "../../../tests/etcd_explorer/store.rs"]
-#[allow(dead_code, reason = "the random explorer does more")]
-mod store;
 
 use core::ops::Range;
 use core::time::Duration;

@@ -10,7 +10,7 @@ use lock_sim::search::Canon;
 use stateright::{Model, Property};
 
 use crate::client::{Client, Phase, SECOND, describe_request};
-use crate::store::Store;
+use crate::etcd::Store;
 use crate::{CALLS, EPOCH, FENCES, REVISIONS, TTL, WATCHES};
 
 const ONE: &str = "one owner";
@@ -110,13 +110,11 @@ impl State {
         for client in &self.clients {
             client.hash_state(&self.store.changes, &mut canon);
         }
-        self.store.revision.hash(&mut canon);
-        for kv in self.store.keys.values() {
+        self.store.revision().hash(&mut canon);
+        for kv in self.store.keys().into_values() {
             kv.hash(&mut canon);
         }
-        for (lease, (ttl, ends)) in &self.store.leases {
-            (lease, ttl / SECOND.as_nanos() as u64, at(*ends)).hash(&mut canon);
-        }
+        self.store.leases().hash(&mut canon);
         (&self.late_requests, self.left, self.broken.is_some(), self.fence).hash(&mut canon);
         canon.fingerprint()
     }
@@ -148,7 +146,7 @@ impl State {
     }
 
     fn execute(&mut self, world: &Queue, request: &Request) -> lock_proto::etcd::Reply {
-        let now = self.now;
+        let now = self.now();
         let blind = self.blind(world, request);
         let held = |client: &Client| Some(client.hub.owner(client.holds(self.now())?)?.key);
         let held: Vec<Bytes> = self.awake().filter_map(held).collect();
@@ -170,13 +168,13 @@ impl State {
     /// Returns the same request without its revision check.
     fn blind(&self, world: &Queue, request: &Request) -> Option<Request> {
         let Request::Delete { queue, lease, .. } = request else { return None };
-        let there = self.store.keys.get(&queue.key(*lease)).filter(|_| world.variant == Variant::BlindUnlock)?;
+        let there = self.store.keys().remove(&queue.key(*lease)).filter(|_| world.variant == Variant::BlindUnlock)?;
         Some(Request::Delete { queue: queue.clone(), lease: *lease, modified: there.mod_revision })
     }
 
     fn next(&self) -> Option<u64> {
         let clients = self.awake().filter_map(|client| client.hub.next_deadline()).map(Instant::as_nanos);
-        clients.chain(self.store.next_expiry()).filter(|at| *at > self.now).min()
+        clients.chain(self.store.next_expiry().map(Instant::as_nanos)).filter(|at| *at > self.now).min()
     }
 
     /// Returns the key of a client that waits and holds nothing.
@@ -186,9 +184,9 @@ impl State {
             return None;
         }
         // Clients choose their leases, so the key identifies its client.
-        let first = self.store.keys.values().min_by_key(|kv| kv.create_revision)?;
-        let keys = self.store.keys.values().filter(|kv| kv.create_revision != first.create_revision);
-        keys.map(|kv| kv.key.clone()).next()
+        let keys = self.store.keys();
+        let first = keys.values().min_by_key(|kv| kv.create_revision)?.create_revision;
+        keys.into_values().find(|kv| kv.create_revision != first).map(|kv| kv.key)
     }
 }
 
@@ -212,9 +210,9 @@ fn one_owner(_: &Queue, state: &State) -> bool {
 
 /// The holder has the oldest key.
 fn first_owns(_: &Queue, state: &State) -> bool {
-    let first = state.store.keys.values().min_by_key(|kv| kv.create_revision).map(|kv| &kv.key);
+    let first = state.store.keys().into_values().min_by_key(|kv| kv.create_revision).map(|kv| kv.key);
     let owners = state.awake().filter_map(|client| client.hub.owner(client.holds(state.now())?));
-    owners.into_iter().all(|owner| first == Some(&owner.key))
+    owners.into_iter().all(|owner| first.as_ref() == Some(&owner.key))
 }
 
 fn unbroken(_: &Queue, state: &State) -> bool {
@@ -235,7 +233,7 @@ fn ends_well(model: &Queue, state: &State) -> bool {
 
 fn all_served(model: &Queue, state: &State) -> bool {
     let served = |(client, acquires): (&Arc<Client>, &u8)| client.served >= *acquires;
-    state.is_done() && state.clients.iter().zip(&model.acquires).all(served) && state.store.keys.is_empty()
+    state.is_done() && state.clients.iter().zip(&model.acquires).all(served) && state.store.keys().is_empty()
 }
 
 impl Model for Queue {
@@ -248,8 +246,7 @@ impl Model for Queue {
             client.credulous = self.variant == Variant::NoOwnKeyCheck;
             Arc::new(client)
         };
-        let mut store = Store::new();
-        store.revision = REVISIONS.start as i64 + 1;
+        let store = Store::starting_at(REVISIONS.start as i64 + 1);
         vec![State {
             now: EPOCH,
             clients: self.acquires.iter().enumerate().map(client).collect(),
@@ -327,7 +324,7 @@ impl Model for Queue {
                 next.execute(self, &request);
             }
             Action::Open(c) => {
-                let (changes, revision) = (next.store.changes.len(), next.store.revision);
+                let (changes, revision) = (next.store.changes.len(), next.store.revision());
                 next.with(c, |client, now| client.open(now, changes, revision));
             }
             Action::Deliver(c) => {
@@ -349,7 +346,7 @@ impl Model for Queue {
             }
             Action::Pass => {
                 next.now = state.next()?;
-                Arc::make_mut(&mut next.store).expire(next.now);
+                Arc::make_mut(&mut next.store).expire(Instant::from_nanos(next.now));
                 for c in 0..next.clients.len() {
                     let client = &next.clients[c];
                     if !client.crashed && client.hub.next_deadline().is_some_and(|at| at <= next.now()) {

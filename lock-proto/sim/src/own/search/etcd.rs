@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 
-use super::{EPOCH, Place, Small, Wish};
+use super::{EPOCH, Place, Small, SmallServers, Wish};
 use crate::etcd::{Cluster, ClusterConfig, ClusterOutput, EtcdClient as _};
 use crate::own::etcd::{Calls, OwnClient, OwnLock};
 use crate::search::Canon;
@@ -46,13 +46,75 @@ fn show(wires: &[Wire]) -> String {
     wires.iter().map(Wire::to_string).collect::<Vec<_>>().join("; ")
 }
 
-impl<L: OwnLock> Small<L> for Calls {
-    type Servers = Cluster;
+impl SmallServers for Cluster {
     type Request = Vec<Wire>;
     type Reply = Vec<Wire>;
-
     const NODE: &'static str = "member";
     const RESTARTS: &'static str = "restarts";
+
+    fn connect(&mut self, now: Instant, (member, conn): Place) {
+        self.handle_connected(now, member, conn);
+    }
+
+    fn disconnect(&mut self, now: Instant, (_, conn): Place) {
+        self.handle_disconnected(now, conn);
+    }
+
+    fn execute(&mut self, now: Instant, (_, conn): Place, requests: &Vec<Wire>) {
+        requests.iter().for_each(|request| match request {
+            Wire::Call { rpc, request, .. } => self.handle_call(now, conn, *rpc, None, request),
+            Wire::Open { stream, kind, .. } => self.handle_open(now, conn, *stream, *kind, None),
+            Wire::Send { stream, message } => self.handle_send(now, conn, *stream, message),
+            Wire::Close { stream } => self.handle_close(now, conn, *stream),
+            // Only members send these.
+            Wire::Reply { .. } | Wire::Message { .. } | Wire::Ended { .. } => {}
+        });
+    }
+
+    fn restart(&mut self, now: Instant, member: usize) {
+        self.crash(now, member);
+        self.start(now, member);
+    }
+
+    fn pass(&mut self, now: Instant) {
+        self.handle_timeout(now);
+    }
+
+    fn collect(&mut self, _: &[Place]) -> Vec<(u64, Vec<Wire>)> {
+        let mut found = BTreeMap::<u64, Vec<Wire>>::new();
+        while let Some(output) = self.poll_output() {
+            let conn = output.conn();
+            let reply = match output {
+                ClusterOutput::Reply { rpc, reply, .. } => Wire::Reply { rpc, reply },
+                ClusterOutput::Message { stream, message, .. } => Wire::Message { stream, message },
+                ClusterOutput::Ended { stream, status, .. } => Wire::Ended { stream, status },
+                // The connections of a member that restarts are cut by the search.
+                ClusterOutput::Dropped { .. } => continue,
+            };
+            found.entry(conn).or_default().push(reply);
+        }
+        found.into_iter().collect()
+    }
+
+    fn next(&self, _: Instant) -> Option<Instant> {
+        self.next_deadline()
+    }
+
+    fn hash(&self, _: Instant, canon: &mut Canon) {
+        self.hash_data(canon);
+    }
+
+    fn show_request(requests: &Vec<Wire>) -> String {
+        show(requests)
+    }
+
+    fn show_reply(replies: &Vec<Wire>) -> String {
+        show(replies)
+    }
+}
+
+impl<L: OwnLock> Small<L> for Calls {
+    type Servers = Cluster;
 
     fn servers(_: &L, count: usize) -> Cluster {
         Cluster::new(EPOCH, ClusterConfig::new(count, 1))
@@ -87,65 +149,5 @@ impl<L: OwnLock> Small<L> for Calls {
                 Wire::Call { .. } | Wire::Open { .. } | Wire::Send { .. } | Wire::Close { .. } => {}
             }
         }
-    }
-
-    fn connect(cluster: &mut Cluster, now: Instant, (member, conn): Place) {
-        cluster.handle_connected(now, member, conn);
-    }
-
-    fn disconnect(cluster: &mut Cluster, now: Instant, (_, conn): Place) {
-        cluster.handle_disconnected(now, conn);
-    }
-
-    fn execute(cluster: &mut Cluster, now: Instant, (_, conn): Place, requests: &Vec<Wire>) {
-        requests.iter().for_each(|request| match request {
-            Wire::Call { rpc, request, .. } => cluster.handle_call(now, conn, *rpc, None, request),
-            Wire::Open { stream, kind, .. } => cluster.handle_open(now, conn, *stream, *kind, None),
-            Wire::Send { stream, message } => cluster.handle_send(now, conn, *stream, message),
-            Wire::Close { stream } => cluster.handle_close(now, conn, *stream),
-            // Only members send these.
-            Wire::Reply { .. } | Wire::Message { .. } | Wire::Ended { .. } => {}
-        });
-    }
-
-    fn restart(cluster: &mut Cluster, now: Instant, member: usize) {
-        cluster.crash(now, member);
-        cluster.start(now, member);
-    }
-
-    fn pass(cluster: &mut Cluster, now: Instant) {
-        cluster.handle_timeout(now);
-    }
-
-    fn collect(cluster: &mut Cluster, _: &[Place]) -> Vec<(u64, Vec<Wire>)> {
-        let mut found = BTreeMap::<u64, Vec<Wire>>::new();
-        while let Some(output) = cluster.poll_output() {
-            let conn = output.conn();
-            let reply = match output {
-                ClusterOutput::Reply { rpc, reply, .. } => Wire::Reply { rpc, reply },
-                ClusterOutput::Message { stream, message, .. } => Wire::Message { stream, message },
-                ClusterOutput::Ended { stream, status, .. } => Wire::Ended { stream, status },
-                // The connections of a member that restarts are cut by the search.
-                ClusterOutput::Dropped { .. } => continue,
-            };
-            found.entry(conn).or_default().push(reply);
-        }
-        found.into_iter().collect()
-    }
-
-    fn next(cluster: &Cluster, _: Instant) -> Option<Instant> {
-        cluster.next_deadline()
-    }
-
-    fn hash_servers(cluster: &Cluster, _: Instant, canon: &mut Canon) {
-        cluster.hash_data(canon);
-    }
-
-    fn show_request(requests: &Vec<Wire>) -> String {
-        show(requests)
-    }
-
-    fn show_reply(replies: &Vec<Wire>) -> String {
-        show(replies)
     }
 }

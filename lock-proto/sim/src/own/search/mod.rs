@@ -82,28 +82,21 @@ const END: Instant = Instant::from_nanos((1 << 59) + (1 << 43));
 const ROUNDS: usize = 1_000;
 const NAME: &str = "lock";
 
-/// The servers of a small world, and how a client speaks to them.
-pub(crate) trait Small<L>: Transport + Hash {
-    type Servers: Clone + fmt::Debug;
+/// The servers of a small world.
+pub(crate) trait SmallServers: Clone + fmt::Debug {
     type Request: Clone + fmt::Debug + Hash;
     type Reply: Clone + fmt::Debug + Hash;
 
-    fn servers(lock: &L, count: usize) -> Self::Servers;
-    fn client(nodes: usize, id: ClientId, lock: L) -> OwnClient<L, Self>;
-    /// Returns what a client wants next. These are its open connections.
-    fn poll(client: &mut OwnClient<L, Self>, open: &[ConnId]) -> Option<Wish<Self::Request>>;
-    fn deliver(client: &mut OwnClient<L, Self>, now: Instant, conn: ConnId, reply: Self::Reply);
-
-    fn connect(servers: &mut Self::Servers, now: Instant, conn: Place);
-    fn disconnect(servers: &mut Self::Servers, now: Instant, conn: Place);
-    fn execute(servers: &mut Self::Servers, now: Instant, conn: Place, request: &Self::Request);
-    fn restart(servers: &mut Self::Servers, now: Instant, node: usize);
-    fn pass(servers: &mut Self::Servers, now: Instant);
+    fn connect(&mut self, now: Instant, conn: Place);
+    fn disconnect(&mut self, now: Instant, conn: Place);
+    fn execute(&mut self, now: Instant, conn: Place, request: &Self::Request);
+    fn restart(&mut self, now: Instant, node: usize);
+    fn pass(&mut self, now: Instant);
     /// Takes what the servers have sent on these connections.
-    fn collect(servers: &mut Self::Servers, open: &[Place]) -> Vec<(u64, Self::Reply)>;
+    fn collect(&mut self, open: &[Place]) -> Vec<(u64, Self::Reply)>;
     /// Returns when the servers act next.
-    fn next(servers: &Self::Servers, now: Instant) -> Option<Instant>;
-    fn hash_servers(servers: &Self::Servers, now: Instant, canon: &mut Canon);
+    fn next(&self, now: Instant) -> Option<Instant>;
+    fn hash(&self, now: Instant, canon: &mut Canon);
 
     /// Describes requests and replies.
     fn show_request(request: &Self::Request) -> String;
@@ -111,6 +104,20 @@ pub(crate) trait Small<L>: Transport + Hash {
     const NODE: &'static str;
     const RESTARTS: &'static str;
 }
+
+/// How a client speaks to the servers of a small world.
+pub(crate) trait Small<L>: Transport + Hash {
+    type Servers: SmallServers;
+
+    fn servers(lock: &L, count: usize) -> Self::Servers;
+    fn client(nodes: usize, id: ClientId, lock: L) -> OwnClient<L, Self>;
+    /// Returns what a client wants next. These are its open connections.
+    fn poll(client: &mut OwnClient<L, Self>, open: &[ConnId]) -> Option<Wish<Request<L, Self>>>;
+    fn deliver(client: &mut OwnClient<L, Self>, now: Instant, conn: ConnId, reply: Reply<L, Self>);
+}
+
+type Request<L, T> = <<T as Small<L>>::Servers as SmallServers>::Request;
+type Reply<L, T> = <<T as Small<L>>::Servers as SmallServers>::Reply;
 
 /// A connection as its server knows it: the node and its number.
 pub(crate) type Place = (usize, u64);
@@ -253,7 +260,7 @@ pub struct State<L, T: Small<L> = Connections> {
     clients: Vec<Process<L, T>>,
     servers: T::Servers,
     /// Requests of broken connections: the client, the connection and the requests.
-    late: Vec<(usize, ConnId, VecDeque<T::Request>)>,
+    late: Vec<(usize, ConnId, VecDeque<Request<L, T>>)>,
     left: Budget,
     broken: Option<String>,
 }
@@ -261,7 +268,7 @@ pub struct State<L, T: Small<L> = Connections> {
 #[derive(Clone, Debug, Hash)]
 struct Process<L, T: Small<L>> {
     machine: OwnClient<L, T>,
-    lines: BTreeMap<ConnId, Line<T::Request, T::Reply>>,
+    lines: BTreeMap<ConnId, Line<Request<L, T>, Reply<L, T>>>,
     /// Those whose application has a guard.
     guards: Vec<LockId>,
     acquires: u8,
@@ -321,11 +328,11 @@ impl<L: Verbs<T>, T: Small<L>> State<L, T> {
         self.break_rule(format!("client {client} does not come to rest"));
     }
 
-    fn carry_out(&mut self, client: usize, wish: Wish<T::Request>) {
+    fn carry_out(&mut self, client: usize, wish: Wish<Request<L, T>>) {
         let now = self.now;
         match wish {
             Wish::Connect(conn) => {
-                T::connect(&mut self.servers, now, place(client, conn));
+                self.servers.connect(now, place(client, conn));
                 self.clients[client].lines.insert(conn, Line::default());
                 self.clients[client].machine.handle_connected(now, conn);
             }
@@ -350,16 +357,16 @@ impl<L: Verbs<T>, T: Small<L>> State<L, T> {
     }
 
     /// A connection has ended at the client. Its requests may still be executed.
-    fn end(&mut self, client: usize, conn: ConnId, requests: VecDeque<T::Request>) {
+    fn end(&mut self, client: usize, conn: ConnId, requests: VecDeque<Request<L, T>>) {
         if requests.is_empty() {
-            T::disconnect(&mut self.servers, self.now, place(client, conn));
+            self.servers.disconnect(self.now, place(client, conn));
         } else {
             self.late.push((client, conn, requests));
         }
     }
 
-    fn execute(&mut self, client: usize, conn: ConnId, request: &T::Request) {
-        T::execute(&mut self.servers, self.now, place(client, conn), request);
+    fn execute(&mut self, client: usize, conn: ConnId, request: &Request<L, T>) {
+        self.servers.execute(self.now, place(client, conn), request);
         self.collect();
     }
 
@@ -370,7 +377,7 @@ impl<L: Verbs<T>, T: Small<L>> State<L, T> {
         });
         let mut lines: BTreeMap<Place, _> = lines.collect();
         let open: Vec<Place> = lines.keys().copied().collect();
-        for (number, reply) in T::collect(&mut self.servers, &open) {
+        for (number, reply) in self.servers.collect(&open) {
             if let Some((_, line)) = lines.iter_mut().find(|((_, other), _)| *other == number) {
                 line.replies.push_back(reply);
             }
@@ -398,7 +405,7 @@ impl<L: Verbs<T>, T: Small<L>> State<L, T> {
     fn next(&self) -> Option<Instant> {
         let running = self.clients.iter().filter(|process| !process.paused);
         let timers = running.filter_map(|process| process.machine.next_deadline());
-        timers.chain(T::next(&self.servers, self.now)).filter(|at| *at > self.now).min()
+        timers.chain(self.servers.next(self.now)).filter(|at| *at > self.now).min()
     }
 
     /// Returns whether a message is on its way to somebody who runs.
@@ -508,7 +515,7 @@ impl<L: Verbs<T> + Hash, T: Small<L>> Model for SmallWorld<L, T> {
             Step::ExecuteLate(late) => {
                 let (client, conn, requests) = next.late.remove(late);
                 requests.iter().for_each(|request| next.execute(client, conn, request));
-                T::disconnect(&mut next.servers, now, place(client, conn));
+                next.servers.disconnect(now, place(client, conn));
             }
             Step::Pause(client) => {
                 next.left.pauses -= 1;
@@ -521,7 +528,7 @@ impl<L: Verbs<T> + Hash, T: Small<L>> Model for SmallWorld<L, T> {
             Step::Restart(node) => {
                 next.left.restarts -= 1;
                 next.late.retain(|(_, conn, _)| conn.node().index() != node);
-                T::restart(&mut next.servers, now, node);
+                next.servers.restart(now, node);
                 for client in 0..next.clients.len() {
                     let conns = next.clients[client].lines.keys().copied();
                     for conn in conns.filter(|conn| conn.node().index() == node).collect::<Vec<_>>() {
@@ -535,7 +542,7 @@ impl<L: Verbs<T> + Hash, T: Small<L>> Model for SmallWorld<L, T> {
             Step::Pass => {
                 if let Some(at) = next.next() {
                     next.now = at;
-                    T::pass(&mut next.servers, at);
+                    next.servers.pass(at);
                     next.collect();
                     for client in 0..next.clients.len() {
                         if !next.clients[client].paused {
@@ -555,7 +562,7 @@ impl<L: Verbs<T> + Hash, T: Small<L>> Model for SmallWorld<L, T> {
     fn hash_state(&self, state: &State<L, T>, canon: &mut Canon) {
         canon.now(state.now);
         state.clients.hash(canon);
-        T::hash_servers(&state.servers, state.now, canon);
+        state.servers.hash(state.now, canon);
         (&state.late, state.left, &state.broken).hash(canon);
     }
 
@@ -601,29 +608,29 @@ struct Described<'a, L, T: Small<L>> {
 impl<L, T: Small<L>> fmt::Display for Described<'_, L, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = |client: usize, conn: &ConnId| self.before.clients[client].lines.get(conn);
-        let node = |conn: &ConnId| format!("{} {}", T::NODE, conn.node().index());
+        let node = |conn: &ConnId| format!("{} {}", T::Servers::NODE, conn.node().index());
         match self.step {
             Step::Acquire(client) => write!(f, "client {client} requests the lock"),
             Step::Release(client, _) => write!(f, "client {client} releases the lock"),
             Step::Execute(client, conn) => {
                 let request = line(*client, conn).and_then(|line| line.requests.front());
-                let request = request.map_or_else(String::new, T::show_request);
+                let request = request.map_or_else(String::new, T::Servers::show_request);
                 write!(f, "{} executes {request} of client {client}", node(conn))
             }
             Step::Reply(client, conn) => {
                 let reply = line(*client, conn).and_then(|line| line.replies.front());
-                let reply = reply.map_or_else(String::new, T::show_reply);
+                let reply = reply.map_or_else(String::new, T::Servers::show_reply);
                 write!(f, "client {client} receives {reply} of {}", node(conn))
             }
             Step::Cut(client, conn) => write!(f, "the connection of client {client} to {} breaks", node(conn)),
             Step::ExecuteLate(place) => {
                 let Some((client, conn, requests)) = self.before.late.get(*place) else { return Ok(()) };
-                let requests = requests.iter().map(T::show_request).collect::<Vec<_>>().join("; ");
+                let requests = requests.iter().map(T::Servers::show_request).collect::<Vec<_>>().join("; ");
                 write!(f, "{} executes late {requests} of client {client}", node(conn))
             }
             Step::Pause(client) => write!(f, "client {client} is paused"),
             Step::Resume(client) => write!(f, "client {client} goes on"),
-            Step::Restart(node) => write!(f, "{} {node} {}", T::NODE, T::RESTARTS),
+            Step::Restart(node) => write!(f, "{} {node} {}", T::Servers::NODE, T::Servers::RESTARTS),
             Step::Pass => f.write_str("time passes"),
         }
     }

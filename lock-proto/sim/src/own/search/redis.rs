@@ -5,7 +5,7 @@ use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{EPOCH, Place, Small, Wish};
+use super::{EPOCH, Place, Small, SmallServers, Wish};
 use crate::own::client::OwnClient;
 use crate::own::connections::Connections;
 use crate::own::lock::OwnLock;
@@ -18,13 +18,88 @@ use lock_proto::lock::Output;
 use lock_proto::redis::{Config, Endpoint};
 use lock_proto::{ClientId, ConnId};
 
-impl<L: OwnLock> Small<L> for Connections {
-    type Servers = Vec<Node>;
+impl SmallServers for Vec<Node> {
     type Request = Vec<u8>;
     type Reply = Vec<u8>;
-
     const NODE: &'static str = "node";
     const RESTARTS: &'static str = "restarts without its data";
+
+    fn connect(&mut self, now: Instant, (node, number): Place) {
+        self[node].handle_connected(now, number);
+    }
+
+    fn disconnect(&mut self, now: Instant, (node, number): Place) {
+        self[node].handle_disconnected(now, number);
+    }
+
+    fn execute(&mut self, now: Instant, (node, number): Place, bytes: &Vec<u8>) {
+        self[node].handle_received(now, number, bytes);
+    }
+
+    fn restart(&mut self, now: Instant, node: usize) {
+        self[node].restart(now, false);
+    }
+
+    fn pass(&mut self, now: Instant) {
+        self.iter_mut().for_each(|node| node.handle_timeout(now));
+    }
+
+    fn collect(&mut self, open: &[Place]) -> Vec<(u64, Vec<u8>)> {
+        let mut found = Vec::new();
+        for (node, number) in open {
+            let bytes = self[*node].outgoing(*number).to_vec();
+            if !bytes.is_empty() {
+                self[*node].consume(*number, bytes.len());
+                found.push((*number, bytes));
+            }
+        }
+        found
+    }
+
+    fn next(&self, now: Instant) -> Option<Instant> {
+        self.iter()
+            .flat_map(|node| [node.next_deadline(), node.next_expiry(now)])
+            .flatten()
+            .filter(|at| *at > now)
+            .min()
+    }
+
+    fn hash(&self, now: Instant, canon: &mut Canon) {
+        self.iter().for_each(|node| node.hash_data(now, canon));
+    }
+
+    fn show_request(bytes: &Vec<u8>) -> String {
+        let mut bytes = &bytes[..];
+        let limits = Limits { max_bulk: bytes.len(), authenticated: true };
+        let mut texts = Vec::new();
+        loop {
+            let mut args = Vec::new();
+            let Parsed::Request { len } = input::parse(bytes, limits, &mut args) else { break };
+            // The first line of a script is enough.
+            let words = args.iter().map(|arg| arg.escape_ascii().to_string());
+            let words = words.map(|word| word.split("\\n").next().unwrap_or_default().into());
+            texts.push(words.collect::<Vec<String>>().join(" "));
+            bytes = &bytes[len..];
+        }
+        texts.join("; ")
+    }
+
+    fn show_reply(bytes: &Vec<u8>) -> String {
+        let mut bytes = &bytes[..];
+        let mut texts = Vec::new();
+        while let Some((reply, len)) = Reply::decode(bytes) {
+            texts.push(match reply.bytes() {
+                Some(bytes) => bytes.escape_ascii().to_string(),
+                None => format!("{reply:?}"),
+            });
+            bytes = &bytes[len..];
+        }
+        texts.join("; ")
+    }
+}
+
+impl<L: OwnLock> Small<L> for Connections {
+    type Servers = Vec<Node>;
 
     fn servers(lock: &L, count: usize) -> Vec<Node> {
         let node = |node| {
@@ -57,79 +132,5 @@ impl<L: OwnLock> Small<L> for Connections {
 
     fn deliver(client: &mut OwnClient<L>, now: Instant, conn: ConnId, bytes: Vec<u8>) {
         client.handle_received(now, conn, &bytes);
-    }
-
-    fn connect(nodes: &mut Vec<Node>, now: Instant, (node, number): Place) {
-        nodes[node].handle_connected(now, number);
-    }
-
-    fn disconnect(nodes: &mut Vec<Node>, now: Instant, (node, number): Place) {
-        nodes[node].handle_disconnected(now, number);
-    }
-
-    fn execute(nodes: &mut Vec<Node>, now: Instant, (node, number): Place, bytes: &Vec<u8>) {
-        nodes[node].handle_received(now, number, bytes);
-    }
-
-    fn restart(nodes: &mut Vec<Node>, now: Instant, node: usize) {
-        nodes[node].restart(now, false);
-    }
-
-    fn pass(nodes: &mut Vec<Node>, now: Instant) {
-        nodes.iter_mut().for_each(|node| node.handle_timeout(now));
-    }
-
-    fn collect(nodes: &mut Vec<Node>, open: &[Place]) -> Vec<(u64, Vec<u8>)> {
-        let mut found = Vec::new();
-        for (node, number) in open {
-            let bytes = nodes[*node].outgoing(*number).to_vec();
-            if !bytes.is_empty() {
-                nodes[*node].consume(*number, bytes.len());
-                found.push((*number, bytes));
-            }
-        }
-        found
-    }
-
-    fn next(nodes: &Vec<Node>, now: Instant) -> Option<Instant> {
-        nodes
-            .iter()
-            .flat_map(|node| [node.next_deadline(), node.next_expiry(now)])
-            .flatten()
-            .filter(|at| *at > now)
-            .min()
-    }
-
-    fn hash_servers(nodes: &Vec<Node>, now: Instant, canon: &mut Canon) {
-        nodes.iter().for_each(|node| node.hash_data(now, canon));
-    }
-
-    fn show_request(bytes: &Vec<u8>) -> String {
-        let mut bytes = &bytes[..];
-        let limits = Limits { max_bulk: bytes.len(), authenticated: true };
-        let mut texts = Vec::new();
-        loop {
-            let mut args = Vec::new();
-            let Parsed::Request { len } = input::parse(bytes, limits, &mut args) else { break };
-            // The first line of a script is enough.
-            let words = args.iter().map(|arg| arg.escape_ascii().to_string());
-            let words = words.map(|word| word.split("\\n").next().unwrap_or_default().into());
-            texts.push(words.collect::<Vec<String>>().join(" "));
-            bytes = &bytes[len..];
-        }
-        texts.join("; ")
-    }
-
-    fn show_reply(bytes: &Vec<u8>) -> String {
-        let mut bytes = &bytes[..];
-        let mut texts = Vec::new();
-        while let Some((reply, len)) = Reply::decode(bytes) {
-            texts.push(match reply.bytes() {
-                Some(bytes) => bytes.escape_ascii().to_string(),
-                None => format!("{reply:?}"),
-            });
-            bytes = &bytes[len..];
-        }
-        texts.join("; ")
     }
 }

@@ -1,6 +1,6 @@
 //! The part of a plan that is specific to etcd.
 
-pub(super) mod draw;
+mod draw;
 mod flawed;
 mod list;
 mod run;
@@ -10,8 +10,10 @@ use core::time::Duration;
 
 use crate::etcd::Condition;
 
+pub(super) use draw::draw;
 pub use flawed::EtcdFlaw;
 pub(super) use list::SCENARIOS;
+pub(super) use run::run;
 
 /// Settings of the cluster and of every client that a plan varies. The cluster has as many members
 /// as the setup has nodes; their clocks keep true time.

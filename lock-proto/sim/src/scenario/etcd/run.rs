@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use super::super::queue::QueueAction;
-use super::super::run::{PlanServers, Runner, TRIPS};
-use super::super::{Action, Backend, Bounds, Flaw, Outcome, Plan, Store};
+use super::super::run::{PlanServers, Promises, Runner, TRIPS};
+use super::super::{Action, Backend, Flaw, Outcome, Plan, Store};
 use super::draw::LONGEST_TTL;
 use super::flawed::clients;
 use super::{EtcdAction, EtcdStore};
@@ -93,7 +93,7 @@ impl Plan {
     }
 }
 
-pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
+pub(in crate::scenario) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     match plan.flaw {
         Some(Flaw::Etcd(flaw)) => run_clients(plan, true, keep, traced, clients(flaw)),
         Some(Flaw::Redis(_)) | None => run_clients(plan, true, keep, traced, Client::new),
@@ -109,8 +109,8 @@ fn run_clients<C: EtcdClient>(
 ) -> (Outcome, Trace) {
     let Store::Etcd(store) = &plan.setup.store else { return Default::default() };
     let world = build(plan, store).keep(keep).traced(traced).machine(make).build();
-    let run = Run { store: store.clone(), ours };
-    Runner::new(plan, world, run, None, store.session_ttl).run(plan)
+    let run = Run { store: store.clone() };
+    Runner::new(plan, world, run, ours, None, store.session_ttl).run(plan)
 }
 
 fn build(plan: &Plan, store: &EtcdStore) -> Builder {
@@ -157,31 +157,23 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
 
 pub(crate) struct Run {
     store: EtcdStore,
-    /// The clients are prompt, and do nothing twice.
-    ours: bool,
 }
 
 impl<C: EtcdClient> PlanServers for Etcd<C> {
     type Run = Run;
 
-    fn begin_plan(r: &mut Runner<Self>, plan: &Plan) {
-        if plan.scenario.bounds != Bounds::Within || !r.own.ours {
-            return;
+    fn promises(run: &Run, plan: &Plan) -> Promises {
+        if plan.setup.credentials.is_some() {
+            return Promises { kept: Some(Duration::MAX), prompt: None };
         }
-        let (w, store) = (&mut r.w, &r.own.store);
-        w.expect_once();
-        if let Some(provider) = &plan.setup.credentials {
-            w.set_provider(provider.clone());
-            w.expect_kept(Duration::MAX);
-        } else {
-            let most = (store.request_timeout / 4).saturating_sub(store.late);
-            w.expect_kept(most);
-            let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
-            // A hold for a limited time begins with a keep-alive.
-            let extends = if store.per_lease { LONGEST_TTL / 4 } else { Duration::ZERO };
-            // Calls are late, and their replies.
-            w.expect_prompt(trips, 2 * store.late * TRIPS + LATE_WATCH + extends, most);
-        }
+        let store = &run.store;
+        let most = (store.request_timeout / 4).saturating_sub(store.late);
+        let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
+        // A hold for a limited time begins with a keep-alive.
+        let extends = if store.per_lease { LONGEST_TTL / 4 } else { Duration::ZERO };
+        // Calls are late, and their replies.
+        let slack = 2 * store.late * TRIPS + LATE_WATCH + extends;
+        Promises { kept: Some(most), prompt: Some((trips, slack, most)) }
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "the other actions do not depend on the servers")]

@@ -7,8 +7,8 @@ use super::flawed::clients;
 use super::{CONNECT_TIME, RedisAction, RedisStore};
 use crate::journal::Keep;
 use crate::own::{OwnClient, OwnLock};
-use crate::scenario::run::{PlanServers, Runner, TRIPS};
-use crate::scenario::{Action, Backend, Bounds, Flaw, Outcome, Plan, Store};
+use crate::scenario::run::{PlanServers, Promises, Runner, TRIPS};
+use crate::scenario::{Action, Backend, Flaw, Outcome, Plan, Store};
 use crate::trace::Trace;
 use crate::world::redis::{Builder, Redis, RedisClient, World};
 use lock_proto::ClientId;
@@ -86,7 +86,7 @@ impl Plan {
     }
 }
 
-pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
+pub(in crate::scenario) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     match plan.flaw {
         Some(Flaw::Redis(flaw)) => run_clients(plan, build(plan), true, keep, traced, clients(flaw)),
         Some(Flaw::Etcd(_)) | None => run_clients(plan, build(plan), true, keep, traced, Client::new),
@@ -103,8 +103,8 @@ fn run_clients<C: RedisClient>(
 ) -> (Outcome, Trace) {
     let Store::Redis(store) = &plan.setup.store else { return Default::default() };
     let world = builder.keep(keep).traced(traced).machine(make).build();
-    let run = Run { store: store.clone(), set_back: Duration::ZERO, ours };
-    Runner::new(plan, world, run, Some(store.ttl), store.ttl).run(plan)
+    let run = Run { store: store.clone(), set_back: Duration::ZERO };
+    Runner::new(plan, world, run, ours, Some(store.ttl), store.ttl).run(plan)
 }
 
 fn build(plan: &Plan) -> Builder {
@@ -154,46 +154,43 @@ pub(crate) struct Run {
     store: RedisStore,
     /// Total time that node clocks were set back. Keys live longer by this.
     set_back: Duration,
-    /// The clients are prompt, and do nothing twice.
-    ours: bool,
 }
 
 impl<C: RedisClient> PlanServers for Redis<C> {
     type Run = Run;
 
+    fn promises(run: &Run, plan: &Plan) -> Promises {
+        let (store, setup) = (&run.store, &plan.setup);
+        let ttl = store.ttl;
+        let kept = match &setup.credentials {
+            // A fifth of the shortest TTL.
+            None => Some(ttl / 10),
+            // A hold with the shortest TTL outlives a connection that the server closes: the pause, a
+            // few round trips, and the credentials.
+            Some(provider) => {
+                let reconnected = setup.latency.end * 10 + provider.delay.end + RECONNECT;
+                (reconnected < ttl / 3).then_some(Duration::MAX)
+            }
+        };
+        // On a quorum, the first round would end before its connections are up.
+        let quick = store.wake == Wake::Notify && setup.credentials.is_none();
+        let prompt = (quick && (setup.nodes.len() == 1 || store.preconnect)).then(|| {
+            let trips = if setup.nodes.len() == 1 { TRIPS } else { QUORUM_TRIPS };
+            // A handshake for requests, and one for signals.
+            let trips = trips + 2 * u32::from(setup.tls.unwrap_or(0));
+            (trips, store.turn.1 * 2 + store.gather * trips + SPREAD, ttl / 16)
+        });
+        Promises { kept, prompt }
+    }
+
     fn begin_plan(r: &mut Runner<Self>, plan: &Plan) {
         let (w, store) = (&mut r.w, &r.own.store);
-        let ttl = store.ttl;
         if plan.model && plan.supports_model() {
             w.compare_with_model(plan.is_quiet());
         }
-        if plan.scenario.bounds == Bounds::Within && r.own.ours {
-            w.expect_once();
-            if let Some(provider) = &plan.setup.credentials {
-                w.set_provider(provider.clone());
-                // A hold with the shortest TTL outlives a connection that the server closes: the pause, a few
-                // round trips, and the credentials.
-                let reconnected = plan.setup.latency.end * 10 + provider.delay.end + RECONNECT;
-                if reconnected < ttl / 3 {
-                    w.expect_kept(Duration::MAX);
-                }
-            } else {
-                // A fifth of the shortest TTL.
-                w.expect_kept(ttl / 10);
-            }
-            // On a quorum, the first round would end before its connections are up.
-            let quick = store.wake == Wake::Notify && plan.setup.credentials.is_none();
-            if quick && (plan.setup.nodes.len() == 1 || store.preconnect) {
-                let trips = if plan.setup.nodes.len() == 1 { TRIPS } else { QUORUM_TRIPS };
-                // A handshake for requests, and one for signals.
-                let trips = trips + 2 * u32::from(plan.setup.tls.unwrap_or(0));
-                let slack = store.turn.1 * 2 + store.gather * trips + SPREAD;
-                w.expect_prompt(trips, slack, ttl / 16);
-            }
-        }
         if store.preconnect {
             for client in 0..plan.setup.clients.len() {
-                let want = Acquire::new(format!("meet {client}")).ttl(ttl).wait(Wait::Try);
+                let want = Acquire::new(format!("meet {client}")).ttl(store.ttl).wait(Wait::Try);
                 let _ = w.try_acquire(client, &want, Some(Duration::ZERO), Some(Duration::ZERO), None);
             }
             w.run_for(CONNECT_TIME);

@@ -5,11 +5,13 @@
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
 
-use super::*;
+use core::time::Duration;
+
+use super::flawed::{RedisFlaw as Flaw, clients};
 use crate::redis::FIXED_BLOCKS;
-use crate::scenario::{Plan, Store};
-use crate::{Keep, scenario};
-use flawed::{RedisFlaw as Flaw, clients};
+use crate::scenario::{Backend, Plan, Scenario, Store};
+use crate::{Keep, Rule, scenario};
+use lock_proto::redis::Protocol;
 
 /// Maximum number of seeds until a flaw is found.
 const BUDGET: u64 = 200;

@@ -10,7 +10,9 @@ use core::time::Duration;
 
 use crate::zookeeper::{Condition, Release};
 
+pub(super) use draw::{EnsembleRecipe, draw};
 pub(super) use list::SCENARIOS;
+pub(super) use run::run;
 
 /// Settings of the ensemble and of every client that a plan varies. The ensemble has as many
 /// members as the setup has nodes; their clocks keep true time.

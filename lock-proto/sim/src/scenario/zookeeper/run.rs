@@ -5,8 +5,8 @@ use alloc::format;
 use core::time::Duration;
 
 use super::super::queue::QueueAction;
-use super::super::run::{PlanServers, Runner, TRIPS};
-use super::super::{Action, Backend, Bounds, Outcome, Plan, Store};
+use super::super::run::{PlanServers, Promises, Runner, TRIPS};
+use super::super::{Action, Backend, Outcome, Plan, Store};
 use super::{ZookeeperAction, ZookeeperStore};
 use crate::journal::Keep;
 use crate::trace::Trace;
@@ -42,7 +42,7 @@ impl Plan {
     }
 }
 
-pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
+pub(in crate::scenario) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     run_clients(plan, keep, traced, Client::new)
 }
 
@@ -56,7 +56,7 @@ fn run_clients<C: ZookeeperClient>(
     let world = build(plan, store).keep(keep).traced(traced).machine(make).build();
     let (members, foreign, exhausted) = (plan.setup.nodes.len(), 0, BTreeSet::new());
     let run = Run { request_timeout: store.request_timeout, members, foreign, exhausted };
-    Runner::new(plan, world, run, None, store.session_ttl).run(plan)
+    Runner::new(plan, world, run, true, None, store.session_ttl).run(plan)
 }
 
 fn build(plan: &Plan, store: &ZookeeperStore) -> Builder {
@@ -102,14 +102,10 @@ pub(crate) struct Run {
 impl<C: ZookeeperClient> PlanServers for Zookeeper<C> {
     type Run = Run;
 
-    fn begin_plan(r: &mut Runner<Self>, plan: &Plan) {
-        if plan.scenario.bounds == Bounds::Within {
-            let most = r.own.request_timeout / 4;
-            r.w.expect_once();
-            r.w.expect_kept(most);
-            let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
-            r.w.expect_prompt(trips, COMMIT * TRIPS, most);
-        }
+    fn promises(run: &Run, plan: &Plan) -> Promises {
+        let most = run.request_timeout / 4;
+        let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
+        Promises { kept: Some(most), prompt: Some((trips, COMMIT * TRIPS, most)) }
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "the other actions do not depend on the servers")]

@@ -8,7 +8,6 @@ use crate::etcd::{Cluster, Condition};
 use crate::network::Packet;
 use crate::trace::{Lane, State};
 use crate::world::World;
-use crate::world::process::Input;
 use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::etcd::Queue;
@@ -264,43 +263,5 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let done = change(&mut self.store.cluster, self.now);
         self.pump_cluster();
         done
-    }
-
-    /// Ends all partitions.
-    pub fn heal_all(&mut self) {
-        for client in 0..self.clients.len() {
-            for member in 0..self.hosts.len() {
-                self.heal(client, member);
-            }
-        }
-    }
-
-    /// Resets every open connection between this client and this member. Both sides notice at once,
-    /// and everything in flight is lost.
-    pub fn drop_connections(&mut self, client: usize, member: usize) {
-        self.journal.write(self.now, format_args!("reset c{client} m{member}"));
-        self.note_fault();
-        let mut any = false;
-        for id in self.network.of_client(client) {
-            let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node == member) else { continue };
-            let (conn, known) = (link.conn, link.node_open);
-            if !core::mem::replace(&mut any, true) {
-                self.annotate(Some(Lane::Client(client)), || format!("its connections to member {member} are reset"));
-            }
-            self.break_off(id);
-            if known {
-                match self.hosts[member].state {
-                    State::Running => {
-                        self.hang_up(id);
-                        self.pump_cluster();
-                    }
-                    State::Paused => {
-                        self.hosts[member].inbox.push_back((id, Packet::Close(Fault::Reset)));
-                    }
-                    State::Down => {}
-                }
-            }
-            self.deliver_input(client, Input::Disconnected(conn, Fault::Reset));
-        }
     }
 }

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use super::World as AnyWorld;
 use super::handover::Woken;
 use super::process::Process;
-use super::store::{Servers, Store};
+use super::store::{Events, Judge, ServerKind, Services, Store};
 use crate::check::Rule;
 use crate::etcd::{Cluster, Lease};
 use crate::journal::Keep;
@@ -147,13 +147,12 @@ impl<C: EtcdClient> Store for Etcd<C> {
     type Config = Config;
 }
 
-impl<C: EtcdClient> Servers for Etcd<C> {
+impl<C: EtcdClient> ServerKind for Etcd<C> {
     type Setup = Setup;
     type Packet = Wire;
     type Own = Own;
     type Chore = WriteAgain;
     type Write = Write;
-
     const USER: &str = "app";
     const ONE_LOGIN: bool = true;
     const NODE: char = 'm';
@@ -210,6 +209,24 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         }
     }
 
+    fn silence(own: &Own) -> Duration {
+        own.config.request_timeout
+    }
+
+    fn poll_violation(client: &mut C) -> Option<(Rule, String)> {
+        client.poll_violation()
+    }
+
+    fn lock(name: &[u8]) -> Vec<u8> {
+        Queue::new(b"", name).prefix().to_vec()
+    }
+
+    fn is_candidate(name: &[u8], key: &[u8]) -> bool {
+        !Queue::new(b"", name).is_foreign(key)
+    }
+}
+
+impl<C: EtcdClient> Events for Etcd<C> {
     fn begin(w: &mut World<C>) {
         w.record_cluster();
     }
@@ -236,10 +253,21 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         w.receive(client, wire);
     }
 
+    fn hang_up(w: &mut World<C>, link: u64, _: usize) {
+        w.hang_up(link);
+        w.pump_cluster();
+    }
+
     fn pump_client(w: &mut World<C>, client: usize) {
         w.pump_calls(client);
     }
 
+    fn ended(w: &mut World<C>, client: usize, link: u64, by_client: bool) {
+        w.ended(client, link, by_client);
+    }
+}
+
+impl<C: EtcdClient> Services for Etcd<C> {
     fn do_chore(w: &mut World<C>, client: usize, WriteAgain(lock): WriteAgain) {
         w.write_again(client, lock);
     }
@@ -261,18 +289,14 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         w.pump_cluster();
     }
 
-    fn silence(w: &World<C>, client: usize) -> Duration {
-        w.clients[client].own.config.request_timeout
+    fn proclaiming(w: &mut World<C>, client: usize, lock: LockId, value: &Bytes) {
+        if let Some(owner) = w.clients[client].machine.owner(lock) {
+            w.store.proclaimed.insert(value.clone(), (client, lock, owner.create_revision));
+        }
     }
+}
 
-    fn poll_violation(client: &mut C) -> Option<(Rule, String)> {
-        client.poll_violation()
-    }
-
-    fn lock(name: &[u8]) -> Vec<u8> {
-        Queue::new(b"", name).prefix().to_vec()
-    }
-
+impl<C: EtcdClient> Judge for Etcd<C> {
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
         // The store orders grants by the revisions that prove them.
         let owner = w.clients[client].machine.owner(lock).filter(|_| matches!(event, Event::Granted(_)))?;
@@ -321,20 +345,6 @@ impl<C: EtcdClient> Servers for Etcd<C> {
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
         w.after_event(client, lock, event);
-    }
-
-    fn proclaiming(w: &mut World<C>, client: usize, lock: LockId, value: &Bytes) {
-        if let Some(owner) = w.clients[client].machine.owner(lock) {
-            w.store.proclaimed.insert(value.clone(), (client, lock, owner.create_revision));
-        }
-    }
-
-    fn is_candidate(name: &[u8], key: &[u8]) -> bool {
-        !Queue::new(b"", name).is_foreign(key)
-    }
-
-    fn ended(w: &mut World<C>, client: usize, link: u64, by_client: bool) {
-        w.ended(client, link, by_client);
     }
 }
 

@@ -3,21 +3,16 @@
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::ToString as _;
-use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Redis, RedisClient};
 use crate::direction::Direction;
-use crate::network::{Link, Packet};
+use crate::network::Packet;
 use crate::redis::{Condition, Node};
 use crate::trace::{Lane, State, What};
 use crate::world::World;
 use crate::world::check::signed;
-use crate::world::process::Input;
 use lock_proto::Fault;
-
-/// Extra requests allowed after a fault.
-const PER_FAULT: u64 = 50;
 
 impl<C: RedisClient> World<Redis<C>> {
     /// Pauses the server process, as by `SIGSTOP`. Its kernel still accepts connections and data.
@@ -214,42 +209,6 @@ impl<C: RedisClient> World<Redis<C>> {
         }
         let clock = server.unix_micros(self.now);
         self.checker.data_changed(node, clock);
-    }
-
-    /// Ends all partitions.
-    pub fn heal_all(&mut self) {
-        self.journal.write(self.now, format_args!("heal all"));
-        self.healed(|_, _| true);
-    }
-
-    /// Resets every open connection between this client and this node. Both sides notice at once,
-    /// and everything in flight is lost.
-    pub fn drop_connections(&mut self, client: usize, node: usize) {
-        self.journal.write(self.now, format_args!("reset c{client} n{node}"));
-        self.note_fault();
-        self.reset(client, |link| link.node == node);
-    }
-
-    fn reset(&mut self, client: usize, which: impl Fn(&Link<Vec<u8>>) -> bool) {
-        let mut any = false;
-        self.checker.allow(client, PER_FAULT);
-        for id in self.network.of_client(client) {
-            let Some(link) = self.network.links.get_mut(&id).filter(|link| which(link)) else { continue };
-            let (node, conn, known) = (link.node, link.conn, link.node_open);
-            link.node_open = false;
-            if !core::mem::replace(&mut any, true) {
-                self.annotate(Some(Lane::Client(client)), || format!("its connections to node {node} are reset"));
-            }
-            self.break_off(id);
-            if known {
-                match self.hosts[node].state {
-                    State::Running => self.receive_on_node(id, node, Packet::Close(Fault::Reset)),
-                    State::Paused => self.hosts[node].inbox.push_back((id, Packet::Close(Fault::Reset))),
-                    State::Down => {}
-                }
-            }
-            self.deliver_input(client, Input::Disconnected(conn, Fault::Reset));
-        }
     }
 }
 

@@ -27,13 +27,14 @@ use super::bytes::{ByteServers, Chore, Write};
 use super::check::contains;
 use super::handover::Cause;
 use super::process::Process;
-use super::store::{Servers, Store};
+use super::store::{Events, Judge, ServerKind, Services, Store};
 use crate::check::Rule;
 use crate::journal::Keep;
 use crate::network::Packet;
 use crate::redis::{Node, NodeConfig};
 use crate::rng::Rng;
 use builder::Setup;
+use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::redis::{CLIENT_PART, Client, Config, Identity};
 use lock_proto::{ClientId, ConnId, LockId};
@@ -84,21 +85,22 @@ impl<C: RedisClient> Store for Redis<C> {
     type Config = Config;
 }
 
-impl<C: RedisClient> Servers for Redis<C> {
+impl<C: RedisClient> ServerKind for Redis<C> {
     type Setup = Setup;
     type Packet = Vec<u8>;
     type Own = Own;
     type Chore = Chore;
     type Write = Write;
-
     const USER: &str = "default";
     const ONE_LOGIN: bool = false;
     const NODE: char = 'n';
     const SUSPENDED: &str = "suspended with its clock";
     const LEFT: &str = "not released";
     const DIRECTIONS: [&str; 2] = ["ToNode", "ToClient"];
+
     /// By `BLPOP`.
     const WAKES_ONE_A_TRIP: bool = true;
+    const FORGETS_RESET: bool = true;
     const EXCUSED: &[Rule] = C::EXCUSED;
 
     fn plain(setup: &mut Setup, _: &mut Rng, tls: bool) -> (usize, Config) {
@@ -139,6 +141,34 @@ impl<C: RedisClient> Servers for Redis<C> {
         }
     }
 
+    fn requested(&mut self, name: &Arc<[u8]>) {
+        if !self.names.contains(name) {
+            self.names.insert(name.clone());
+        }
+    }
+
+    fn silence(own: &Own) -> Duration {
+        own.request_timeout
+    }
+
+    fn key(client: &C, name: &[u8]) -> Vec<u8> {
+        client.key(name)
+    }
+
+    fn poll_violation(client: &mut C) -> Option<(Rule, String)> {
+        client.poll_violation()
+    }
+
+    fn lock(name: &[u8]) -> Vec<u8> {
+        name.to_vec()
+    }
+
+    fn resolve(&self, client: usize, node: usize) -> usize {
+        self.redirects.get(&(client, node)).copied().unwrap_or(node)
+    }
+}
+
+impl<C: RedisClient> Events for Redis<C> {
     fn begin(w: &mut World<C>) {
         for client in 0..w.clients.len() {
             w.pump_client(client);
@@ -166,10 +196,24 @@ impl<C: RedisClient> Servers for Redis<C> {
         w.receive_bytes(client, conn, &bytes);
     }
 
+    fn hang_up(w: &mut World<C>, link: u64, node: usize) {
+        w.receive_on_node(link, node, Packet::Close(Fault::Reset));
+    }
+
     fn pump_client(w: &mut World<C>, client: usize) {
         w.pump_bytes(client);
     }
 
+    fn stepped(w: &mut World<C>) {
+        w.compare();
+    }
+
+    fn ended(w: &mut World<C>, client: usize, link: u64, _: bool) {
+        w.clients[client].own.taps.remove(&link);
+    }
+}
+
+impl<C: RedisClient> Services for Redis<C> {
     fn do_chore(w: &mut World<C>, client: usize, chore: Chore) {
         w.do_byte_chore(client, chore);
     }
@@ -186,38 +230,14 @@ impl<C: RedisClient> Servers for Redis<C> {
         w.calm_nodes();
     }
 
-    fn stepped(w: &mut World<C>) {
-        w.compare();
-    }
-
-    fn requested(&mut self, name: &Arc<[u8]>) {
-        if !self.names.contains(name) {
-            self.names.insert(name.clone());
-        }
-    }
-
     fn accept_password(w: &mut World<C>, password: &str, on: bool) {
         for server in &mut w.store.nodes {
             server.node.set_password(w.now, Self::USER, password, on);
         }
     }
+}
 
-    fn silence(w: &World<C>, client: usize) -> Duration {
-        w.clients[client].own.request_timeout
-    }
-
-    fn key(client: &C, name: &[u8]) -> Vec<u8> {
-        client.key(name)
-    }
-
-    fn poll_violation(client: &mut C) -> Option<(Rule, String)> {
-        client.poll_violation()
-    }
-
-    fn lock(name: &[u8]) -> Vec<u8> {
-        name.to_vec()
-    }
-
+impl<C: RedisClient> Judge for Redis<C> {
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
         // A quorum has no single order.
         let Event::Granted(grant) = event else { return None };
@@ -289,14 +309,6 @@ impl<C: RedisClient> Servers for Redis<C> {
         if matches!(event, Event::Granted(_)) {
             w.write_while_held(client, lock);
         }
-    }
-
-    fn ended(w: &mut World<C>, client: usize, link: u64, _: bool) {
-        w.clients[client].own.taps.remove(&link);
-    }
-
-    fn resolve(&self, client: usize, node: usize) -> usize {
-        self.redirects.get(&(client, node)).copied().unwrap_or(node)
     }
 }
 

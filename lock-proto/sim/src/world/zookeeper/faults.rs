@@ -9,13 +9,9 @@ use crate::direction::Direction;
 use crate::network::Packet;
 use crate::trace::{Lane, State};
 use crate::world::World;
-use crate::world::process::Input;
 use crate::zookeeper::{Condition, Ensemble};
 use lock_proto::Fault;
 use lock_proto::Instant;
-
-/// Extra requests allowed after a fault.
-const PER_FAULT: u64 = 50;
 
 impl<C: ZookeeperClient> World<Zookeeper<C>> {
     /// Pauses the member's process, as by `SIGSTOP`. Its kernel still accepts connections and data.
@@ -136,26 +132,5 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         }
         self.on_ensemble("a session is ended by hand", |ensemble, now| ensemble.expire_session(now, session));
         true
-    }
-
-    /// Resets every open connection between this client and this member. Both sides notice at once,
-    /// and everything in flight is lost.
-    pub fn drop_connections(&mut self, client: usize, member: usize) {
-        self.journal.write(self.now, format_args!("reset c{client} z{member}"));
-        self.note_fault();
-        self.checker.allow(client, PER_FAULT);
-        for id in self.network.of_client(client) {
-            let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node == member) else { continue };
-            let (conn, known) = (link.conn, link.node_open);
-            self.break_off(id);
-            if known {
-                match self.hosts[member].state {
-                    State::Running => self.receive_on_member(id, Packet::Close(Fault::Reset)),
-                    State::Paused => self.hosts[member].inbox.push_back((id, Packet::Close(Fault::Reset))),
-                    State::Down => {}
-                }
-            }
-            self.deliver_input(client, Input::Disconnected(conn, Fault::Reset));
-        }
     }
 }

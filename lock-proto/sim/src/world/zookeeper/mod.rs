@@ -21,7 +21,7 @@ use core::time::Duration;
 use super::bytes::{ByteServers, Chore, Write};
 use super::handover::{Cause, Woken};
 use super::process::Process;
-use super::store::{Servers, Store};
+use super::store::{Events, Judge, ServerKind, Services, Store};
 use super::{IDLE_TIMEOUT, World as AnyWorld};
 use crate::check::Rule;
 use crate::journal::Keep;
@@ -30,6 +30,7 @@ use crate::record::Record;
 use crate::rng::Rng;
 use crate::zookeeper::{Ensemble, OpenSession};
 use builder::Setup;
+use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::Target;
 use lock_proto::Tls;
@@ -114,13 +115,12 @@ impl<C: ZookeeperClient> Store for Zookeeper<C> {
     type Config = Config;
 }
 
-impl<C: ZookeeperClient> Servers for Zookeeper<C> {
+impl<C: ZookeeperClient> ServerKind for Zookeeper<C> {
     type Setup = Setup;
     type Packet = Vec<u8>;
     type Own = Own;
     type Chore = Chore;
     type Write = Write;
-
     const USER: &str = "app";
     const ONE_LOGIN: bool = false;
     const NODE: char = 'z';
@@ -166,6 +166,26 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         }
     }
 
+    fn silence(own: &Own) -> Duration {
+        own.silence
+    }
+
+    fn lock(name: &[u8]) -> Vec<u8> {
+        [b"/", name].concat()
+    }
+
+    // ZK1
+    fn granted(ttl: Duration, grant: Option<&Grant>, own: &Own) -> Duration {
+        // The drift is that of the whole session timeout.
+        grant.map_or(ttl, |grant| grant.ttl.min(ttl)).saturating_sub(own.tick * 2 + own.tick / 10)
+    }
+
+    fn is_candidate(name: &[u8], key: &[u8]) -> bool {
+        key.strip_prefix(&*Self::lock(name)).is_some_and(|node| node.starts_with(b"/"))
+    }
+}
+
+impl<C: ZookeeperClient> Events for Zookeeper<C> {
     fn begin(w: &mut World<C>) {
         for client in 0..w.clients.len() {
             w.pump_client(client);
@@ -194,10 +214,20 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         w.receive_on_client(client, conn, &bytes);
     }
 
+    fn hang_up(w: &mut World<C>, link: u64, _: usize) {
+        w.receive_on_member(link, Packet::Close(Fault::Reset));
+    }
+
     fn pump_client(w: &mut World<C>, client: usize) {
         w.pump_bytes(client);
     }
 
+    fn ended(w: &mut World<C>, client: usize, link: u64, _: bool) {
+        w.clients[client].own.taps.remove(&link);
+    }
+}
+
+impl<C: ZookeeperClient> Services for Zookeeper<C> {
     fn do_chore(w: &mut World<C>, client: usize, chore: Chore) {
         w.do_byte_chore(client, chore);
     }
@@ -216,27 +246,15 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
 
     // Any login succeeds: the password decides which nodes are accessible.
     fn accept_password(_: &mut World<C>, _: &str, _: bool) {}
+}
 
-    fn silence(w: &World<C>, client: usize) -> Duration {
-        w.clients[client].own.silence
-    }
-
-    fn lock(name: &[u8]) -> Vec<u8> {
-        [b"/", name].concat()
-    }
-
+impl<C: ZookeeperClient> Judge for Zookeeper<C> {
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
         // The store orders grants by the creation of their nodes.
         let Event::Granted(grant) = event else { return None };
         let record = w.clients[client].records.get(&lock)?;
         // Nothing proves a grant beyond the bounds, when the node is gone.
         w.proof(client, record, grant).ok().flatten().or_else(|| created(grant)).map(i64::unsigned_abs)
-    }
-
-    // ZK1
-    fn granted(ttl: Duration, grant: Option<&Grant>, own: &Own) -> Duration {
-        // The drift is that of the whole session timeout.
-        grant.map_or(ttl, |grant| grant.ttl.min(ttl)).saturating_sub(own.tick * 2 + own.tick / 10)
     }
 
     fn is_stored(w: &World<C>, client: usize, lock: LockId, _: &Event) -> bool {
@@ -302,14 +320,6 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
             w.report(Rule::Fifo, format!("client {client} {lock} {text}"));
         }
         w.write_while_held(client, lock);
-    }
-
-    fn is_candidate(name: &[u8], key: &[u8]) -> bool {
-        key.strip_prefix(&*Self::lock(name)).is_some_and(|node| node.starts_with(b"/"))
-    }
-
-    fn ended(w: &mut World<C>, client: usize, link: u64, _: bool) {
-        w.clients[client].own.taps.remove(&link);
     }
 }
 

@@ -24,7 +24,7 @@ impl World {
     }
 
     pub(crate) fn is_held(&self, client: usize, lock: LockId) -> bool {
-        self.clients[client].hub.valid_until(lock).is_some_and(|until| until > self.now)
+        self.clients[client].hub.valid_until(lock).is_some_and(|until| until > self.clock(client))
     }
 
     #[track_caller]
@@ -61,7 +61,7 @@ impl World {
     pub(crate) fn queue(&self, name: &str) -> Vec<KeyValue> {
         let prefix = format!("{name}/");
         let mut keys: Vec<KeyValue> =
-            self.store.keys.values().filter(|kv| kv.key.starts_with(prefix.as_bytes())).cloned().collect();
+            self.store.keys().values().filter(|kv| kv.key.starts_with(prefix.as_bytes())).cloned().collect();
         keys.sort_by_key(|kv| kv.create_revision);
         keys
     }

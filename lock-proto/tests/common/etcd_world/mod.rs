@@ -4,19 +4,20 @@
 //! request ([`World::set_outcome`], [`World::every`]) or of a whole client ([`World::cut`],
 //! [`World::pause`], [`World::kill`]).
 
+#![allow(dead_code, reason = "each test uses a part")]
+
 mod queries;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use lock_proto::etcd::message::KeyValue;
 use lock_proto::etcd::{
     Config, ElectionEvent, Endpoint, Locks, LocksOutput, QueryId, Reply, Request, WatchId, WatchOutput,
 };
 use lock_proto::{Acquire, CallId, Cause, ClientId, ErrorClass, Event, Fault, Instant, LockId, ServerError};
 
-use crate::store::{Change, Store};
+use crate::etcd::{Change, Store};
 
 pub(crate) const LATENCY: Duration = Duration::from_micros(500);
 
@@ -58,6 +59,8 @@ pub(crate) enum Outcome {
     Late(Duration),
     /// It takes this long in each direction, without a timeout.
     Slow(Duration, Duration),
+    /// It takes this long in each direction. Only if the reply is lost, it times out.
+    After(Duration, Duration),
     /// It is executed, and the connection breaks before the reply.
     Reset,
     /// It is not executed, and gets this reply.
@@ -87,8 +90,35 @@ impl Watch {
     }
 }
 
+/// A clock: what it shows at first, and its speed in thousandths.
+#[derive(Clone, Copy)]
+pub(crate) struct Clock {
+    pub(crate) offset: u64,
+    pub(crate) pace: u64,
+}
+
+impl Clock {
+    const TRUE: Self = Self { offset: 0, pace: 1_000 };
+
+    fn read(self, now: Instant) -> Instant {
+        let gone = u128::from(now.as_nanos()) * u128::from(self.pace) / 1_000;
+        Instant::from_nanos(self.offset + gone as u64)
+    }
+
+    /// The first true time at which it shows `at`.
+    fn when(self, at: Instant) -> Instant {
+        let gone = u128::from(at.as_nanos().saturating_sub(self.offset)) * 1_000;
+        Instant::from_nanos(gone.div_ceil(u128::from(self.pace)) as u64)
+    }
+}
+
 pub(crate) struct Client {
     pub(crate) hub: Locks,
+    clock: Clock,
+    /// How long its watches take to report a change.
+    pub(crate) lag: Duration,
+    /// When the last change arrives that is on its way.
+    last_change: Instant,
     pub(crate) requests: Vec<(Instant, Request)>,
     pub(crate) stopped: Option<u32>,
     pub(crate) watches_opened: Vec<Bytes>,
@@ -115,6 +145,8 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     agenda: BTreeMap<(Instant, u64), (usize, Scheduled)>,
     number: u64,
+    /// Decides what happens to a request for which a test has set nothing.
+    pub(crate) faults: Box<dyn FnMut() -> Option<Outcome>>,
 }
 
 pub(crate) fn config() -> Config {
@@ -133,6 +165,7 @@ impl World {
             clients: Vec::new(),
             agenda: BTreeMap::new(),
             number: 0,
+            faults: Box::new(|| None),
         };
         for _ in 0..clients {
             world.add(change(config()));
@@ -141,9 +174,16 @@ impl World {
     }
 
     pub(crate) fn add(&mut self, config: Config) -> usize {
+        self.add_with(config, Clock::TRUE)
+    }
+
+    pub(crate) fn add_with(&mut self, config: Config, clock: Clock) -> usize {
         let id = self.clients.len() as u128 + 1;
         self.clients.push(Client {
-            hub: Locks::new(self.now, config, ClientId::from_bits(id), id as u64).unwrap(),
+            hub: Locks::new(clock.read(self.now), config, ClientId::from_bits(id), id as u64).unwrap(),
+            clock,
+            lag: LATENCY,
+            last_change: self.now,
             requests: Vec::new(),
             stopped: None,
             watches_opened: Vec::new(),
@@ -166,8 +206,14 @@ impl World {
         self.clients.len() - 1
     }
 
+    /// What the client's clock shows.
+    pub(crate) fn clock(&self, client: usize) -> Instant {
+        self.clients[client].clock.read(self.now)
+    }
+
     pub(crate) fn verb<R>(&mut self, client: usize, f: impl FnOnce(&mut Locks, Instant) -> R) -> R {
-        let result = f(&mut self.clients[client].hub, self.now);
+        let clock = self.clock(client);
+        let result = f(&mut self.clients[client].hub, clock);
         self.drain(client);
         result
     }
@@ -230,6 +276,10 @@ impl World {
     /// Breaks its watches, which will be reopened.
     pub(crate) fn break_watches(&mut self, client: usize) {
         let ids: Vec<WatchId> = self.clients[client].watches.keys().copied().collect();
+        let is_lost = |(of, what): &(usize, Scheduled)| {
+            *of == client && matches!(what, Scheduled::Opened { .. } | Scheduled::Changed { .. })
+        };
+        self.agenda.retain(|_, scheduled| !is_lost(scheduled));
         for watch in ids {
             let Some(known) = self.clients[client].watches.get_mut(&watch) else { continue };
             known.open = false;
@@ -256,6 +306,10 @@ impl World {
         self.clients[client].loses_events = loses;
     }
 
+    pub(crate) fn is_running(&self, client: usize) -> bool {
+        !self.clients[client].paused && !self.clients[client].dead
+    }
+
     pub(crate) fn pause(&mut self, client: usize) {
         self.clients[client].paused = true;
     }
@@ -273,19 +327,19 @@ impl World {
     }
 
     pub(crate) fn put_by_hand(&mut self, key: &str, lease: i64) {
-        let key: Bytes = key.as_bytes().to_vec().into();
-        self.store.revision += 1;
-        let revision = self.store.revision;
-        let create_revision = self.store.keys.get(&key).map_or(revision, |kv| kv.create_revision);
-        let kv = KeyValue { key: key.clone(), create_revision, mod_revision: revision, lease, ..KeyValue::default() };
-        self.store.keys.insert(key, kv.clone());
-        self.store.changes.push(Change { revision, deleted: false, kv });
+        self.store.put(&key.as_bytes().to_vec().into(), &Bytes::new(), lease);
         self.notify_watchers();
     }
 
     pub(crate) fn delete_by_hand(&mut self, key: &Bytes) {
         self.store.delete(key);
         self.notify_watchers();
+    }
+
+    pub(crate) fn forget(&mut self, gone: impl Fn(&Bytes) -> bool) {
+        for key in self.store.keys().into_keys().filter(gone) {
+            self.delete_by_hand(&key);
+        }
     }
 
     pub(crate) fn revoke_by_hand(&mut self, lease: i64) {
@@ -305,8 +359,8 @@ impl World {
                 return true;
             }
             let awake = self.clients.iter().filter(|client| !client.paused && !client.dead);
-            let hubs = awake.filter_map(|client| client.hub.next_deadline());
-            let expiry = self.store.next_expiry().map(Instant::from_nanos);
+            let hubs = awake.filter_map(|client| Some(client.clock.when(client.hub.next_deadline()?)));
+            let expiry = self.store.next_expiry();
             let first = self.agenda.keys().next().map(|(at, _)| *at);
             let next = hubs.chain(expiry).chain(first).min().unwrap_or(Instant::MAX);
             if next > end {
@@ -314,16 +368,17 @@ impl World {
                 return done(self);
             }
             self.now = self.now.max(next);
-            self.store.expire(self.now.as_nanos());
+            self.store.expire(self.now);
             self.notify_watchers();
             while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 let (client, scheduled) = entry.remove();
                 self.handle_scheduled(client, scheduled);
             }
             for client in 0..self.clients.len() {
+                let clock = self.clock(client);
                 let known = &mut self.clients[client];
-                if !known.paused && !known.dead && known.hub.next_deadline().is_some_and(|at| at <= self.now) {
-                    known.hub.handle_timeout(self.now);
+                if !known.paused && !known.dead && known.hub.next_deadline().is_some_and(|at| at <= clock) {
+                    known.hub.handle_timeout(clock);
                     self.drain(client);
                 }
             }
@@ -337,7 +392,7 @@ impl World {
     }
 
     pub(crate) fn describe(&self) -> String {
-        let mut text = format!("now {:?}, keys {:?}, leases {:x?}", self.now, self.store.keys, self.store.leases);
+        let mut text = format!("now {:?}, keys {:?}, leases {:x?}", self.now, self.store.keys(), self.store.leases());
         for (number, client) in self.clients.iter().enumerate() {
             text += &format!("\nclient {number}");
             for (at, request) in &client.requests {
@@ -354,20 +409,20 @@ impl World {
     }
 
     fn handle_scheduled(&mut self, client: usize, scheduled: Scheduled) {
+        let (now, clock) = (self.now, self.clock(client));
         let known = &mut self.clients[client];
         let cut = known.cut || known.dead;
-        let now = self.now;
         match scheduled {
             // Arrivals at the store.
             Scheduled::Execute { call, request, back } => {
-                let reply = self.store.execute(now.as_nanos(), &request);
+                let reply = self.store.execute(now, &request);
                 self.notify_watchers();
                 if let Some(back) = back.filter(|_| !cut) {
                     self.plan(back, client, Scheduled::Answer { call, reply });
                 }
             }
             Scheduled::Reset { call, request } => {
-                self.store.execute(now.as_nanos(), &request);
+                self.store.execute(now, &request);
                 self.notify_watchers();
                 let reply = Reply::Unknown(Cause::Fault(Fault::Reset));
                 self.plan(LATENCY, client, Scheduled::Answer { call, reply });
@@ -378,7 +433,7 @@ impl World {
                 }
                 let Some(known) = known.watches.get_mut(&watch).filter(|_| !cut) else { return };
                 known.open = true;
-                let revision = self.store.revision;
+                let revision = self.store.revision();
                 self.plan(LATENCY, client, Scheduled::Opened { watch, revision });
             }
             // Arrivals at the client.
@@ -392,25 +447,25 @@ impl World {
             }
             Scheduled::Answer { call, reply } => {
                 if known.in_flight.remove(&call) {
-                    known.hub.handle_reply(now, call, &reply);
+                    known.hub.handle_reply(clock, call, &reply);
                     self.drain(client);
                 }
             }
             Scheduled::GiveUp { call } => {
                 if known.in_flight.remove(&call) {
-                    known.hub.handle_reply(now, call, &Reply::Unknown(Cause::Fault(Fault::TimedOut)));
+                    known.hub.handle_reply(clock, call, &Reply::Unknown(Cause::Fault(Fault::TimedOut)));
                     self.drain(client);
                 }
             }
             Scheduled::Opened { watch, revision } => {
                 if known.watches.contains_key(&watch) && !cut {
-                    known.hub.handle_watching(now, watch, revision);
+                    known.hub.handle_watching(clock, watch, revision);
                     self.drain(client);
                 }
             }
             Scheduled::Changed { watch, change } => {
                 if known.watches.contains_key(&watch) && !cut {
-                    known.hub.handle_changed(now, watch, change.revision, change.deleted, &change.kv);
+                    known.hub.handle_changed(clock, watch, change.revision, change.deleted, &change.kv);
                     self.drain(client);
                 }
             }
@@ -426,14 +481,18 @@ impl World {
                     continue;
                 }
                 let open = known.watches.iter().filter(|(_, watch)| watch.open && watch.covers(&change.kv.key));
+                // Changes keep their order.
+                let at = known.last_change.max(self.now + known.lag);
                 for watch in open.map(|(id, _)| *id).collect::<Vec<_>>() {
-                    self.plan(LATENCY, client, Scheduled::Changed { watch, change: change.clone() });
+                    self.plan(at.since(self.now), client, Scheduled::Changed { watch, change: change.clone() });
+                    self.clients[client].last_change = at;
                 }
             }
         }
     }
 
     fn drain(&mut self, client: usize) {
+        let clock = self.clock(client);
         while let Some(output) = self.clients[client].hub.poll_output() {
             let known = &mut self.clients[client];
             match output {
@@ -456,7 +515,7 @@ impl World {
                     known.events.entry(lock).or_default().push((self.now, event.clone()));
                     known.all_events.push((lock, event));
                     if granted && known.claims {
-                        known.hub.claim(self.now, lock).unwrap();
+                        known.hub.claim(clock, lock).unwrap();
                     }
                 }
                 LocksOutput::Election { query, event } => known.elections.entry(query).or_default().push(event),
@@ -473,19 +532,23 @@ impl World {
         let kind = Kind::of(&request);
         let outcome = match known.outcomes.iter().position(|(of, _)| *of == kind) {
             Some(place) => Some(known.outcomes.remove(place).1),
-            None => known.always.get(&kind).cloned(),
+            None => known.always.get(&kind).cloned().or_else(|| (self.faults)()),
         };
         // Wait for the late reply.
         // E13
-        if !matches!(outcome, Some(Outcome::Slow(..))) {
-            self.plan(timeout, client, Scheduled::GiveUp { call });
+        match outcome {
+            Some(Outcome::Slow(..)) => {}
+            Some(Outcome::After(to, back)) => {
+                self.plan(timeout.max(to + back + LATENCY), client, Scheduled::GiveUp { call });
+            }
+            _ => self.plan(timeout, client, Scheduled::GiveUp { call }),
         }
         match outcome {
             None => self.plan(LATENCY, client, Scheduled::Execute { call, request, back: Some(LATENCY) }),
             Some(Outcome::Lost) => {}
             Some(Outcome::Unanswered) => self.plan(LATENCY, client, Scheduled::Execute { call, request, back: None }),
             Some(Outcome::Late(time)) => self.plan(time, client, Scheduled::Execute { call, request, back: None }),
-            Some(Outcome::Slow(to, back)) => {
+            Some(Outcome::Slow(to, back) | Outcome::After(to, back)) => {
                 self.plan(to, client, Scheduled::Execute { call, request, back: Some(back) })
             }
             Some(Outcome::Reset) => self.plan(LATENCY, client, Scheduled::Reset { call, request }),
@@ -507,7 +570,7 @@ impl World {
         });
         assert!(alive.iter().all(|client| self.clients[*client].stopped == Some(0)), "{}", self.describe());
         self.run_for(Duration::from_secs(60));
-        assert!(self.store.keys.is_empty() && self.store.leases.is_empty(), "left\n{}", self.describe());
+        assert!(self.store.keys().is_empty() && self.store.leases().is_empty(), "left\n{}", self.describe());
         for client in &alive {
             assert_eq!(self.clients[*client].hub.next_deadline(), None, "a timer runs after the end");
         }

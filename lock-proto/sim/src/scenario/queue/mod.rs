@@ -1,10 +1,20 @@
-//! Actions that the queue stores, etcd and ZooKeeper, have in common.
+//! What scenarios on the queue stores, etcd and ZooKeeper, have in common.
+
+pub(super) mod draw;
+pub(super) mod recipes;
 
 use core::fmt;
 use core::time::Duration;
 
 use super::show::show_claim;
+use crate::check::Rule;
 use lock_proto::{Renew, Wait};
+
+/// Where another program changes queues, two clients may believe to hold a lock. Stale writes are
+/// still rejected.
+pub(super) const CHANGED_BY_HAND: &[Rule] = &[Rule::MutualExclusion];
+/// The same, where a holder cannot know how long the servers keep its lock.
+pub(super) const WRONG_CLOCKS: &[Rule] = &[Rule::MutualExclusion, Rule::Validity];
 
 /// Actions specific to queue stores: elections, their members, and the queue of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +89,24 @@ impl QueueAction {
             | Self::Close(_)
             | Self::Isolate(_)
             | Self::Rejoin(_)
+            | Self::LoseQuorum
+            | Self::RestoreQuorum
+            | Self::ChangeLeader
+            | Self::DeleteKey { .. }
+            | Self::EndSession { .. } => None,
+        }
+    }
+}
+
+impl QueueAction {
+    /// Returns the member of this action, if it has one.
+    pub(super) const fn node_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Isolate(member) | Self::Rejoin(member) => Some(member),
+            Self::Campaign { .. }
+            | Self::Observe { .. }
+            | Self::Proclaim(_)
+            | Self::Close(_)
             | Self::LoseQuorum
             | Self::RestoreQuorum
             | Self::ChangeLeader
