@@ -27,8 +27,8 @@ mod tests;
 use core::fmt;
 use core::time::Duration;
 use lock_proto::{
-    Acquire, ByteClient, ConnId, Credentials, CredentialsRequest, Event, Failure, Fault, Grant, Instant, LockId, Loss,
-    Machine, Misuse, Release,
+    Acquire, ByteClient, ConnId, Credentials, CredentialsRequest, Event, Failure, Fault, Grant, Instant, LockClient,
+    LockId, Loss, Machine, Misuse, Release,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

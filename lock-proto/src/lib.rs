@@ -15,7 +15,7 @@
 //! # #[cfg(feature = "redis")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use lock_proto::redis::{Client, Config, Output};
-//! use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, Machine, Release};
+//! use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, LockClient, Machine, Release};
 //!
 //! /// Carries a request to the server, and its reply back. A real host writes and reads a socket.
 //! fn exchange(now: Instant, client: &mut Client, conn: ConnId, reply: &[u8]) {
@@ -141,9 +141,9 @@ pub use error::{ConfigError, Invalid, Misuse};
 pub use fault::{Breach, Fault};
 pub use id::{CallId, ClientId, ConnId, LockId, NodeId, Role};
 pub use lock::{
-    Acquire, Answer, Backoff, Blocked, ByteClient, Cause, Credentials, CredentialsRequest, DEFAULT_TTL, Drift,
-    ElectionEvent, Elections, ErrorClass, Event, Expiry, Failure, Fence, Grant, Leader, Loss, MAX_NAME, MAX_TTL,
-    MIN_TTL, Machine, QueryId, Release, Renew, Report, ServerError, Token, Wait,
+    Acquire, Answer, Backoff, Blocked, ByteClient, Cause, ClientInfo, Credentials, CredentialsRequest, DEFAULT_TTL,
+    Drift, ElectionEvent, Elections, ErrorClass, Event, Expiry, Failure, Fence, Grant, Leader, LockClient, Loss,
+    MAX_NAME, MAX_TTL, MIN_TTL, Machine, QueryId, Release, Renew, Report, ServerError, Token, Wait,
 };
 pub use time::Instant;
 pub use tls::{Tls, TlsFault};

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use core::time::Duration;
-use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Instant, Machine};
+use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Instant, LockClient, Machine};
 
 use lock_proto::redis::{Client, Config, Endpoint, Output};
 

@@ -6,7 +6,8 @@ use core::fmt::Debug;
 use core::hash::Hash;
 use core::time::Duration;
 use lock_proto::{
-    Acquire, ByteClient, ClientId, ConnId, Event, Fault, Instant, LockId, Loss, Machine, Misuse, NodeId, Wait,
+    Acquire, ByteClient, ClientId, ConnId, Event, Fault, Instant, LockClient, LockId, Loss, Machine, Misuse, NodeId,
+    Wait,
 };
 
 use lock_proto::redis::{

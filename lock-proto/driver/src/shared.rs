@@ -481,7 +481,7 @@ impl<E: Engine + ?Sized> Core<E> {
     /// by a millisecond or more. etcd counts whole seconds, and its server has a minimum. ZooKeeper
     /// has a maximum, too.
     pub(super) fn first_other_ttl(&mut self, ticket: &Ticket, requested: Option<Duration>) -> Option<Duration> {
-        let requested = requested.unwrap_or_else(|| self.engine.machine().default_ttl());
+        let requested = requested.unwrap_or_else(|| self.engine.machine().info().default_ttl);
         let differs = ticket.terms().ttl.abs_diff(requested).as_millis() > 0;
         (differs && !core::mem::replace(&mut self.ttl_differed, true)).then_some(requested)
     }
@@ -539,7 +539,7 @@ impl<E: Engine + ?Sized> Core<E> {
     /// The last handle was dropped.
     fn orphaned(&mut self, now: Instant) {
         if !self.stopping {
-            let within = self.engine.machine().release_within();
+            let within = self.engine.machine().info().release_within;
             self.shutdown(now, within);
         }
     }

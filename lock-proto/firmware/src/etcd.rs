@@ -8,7 +8,7 @@ use lock_proto::etcd::message::{
     RangeResponse, TxnResponse, WatchResponse,
 };
 use lock_proto::etcd::{Client, Code, Config, Output, Rpc, RpcReply, Status, StreamReceived, StreamSend};
-use lock_proto::{Acquire, ClientId, Fault, Machine as _};
+use lock_proto::{Acquire, ClientId, Fault, LockClient as _, Machine as _};
 use prost::Message;
 
 use crate::{call, now};

@@ -1,7 +1,7 @@
 //! A client of etcd, in a store that no other client uses.
 
 use core::time::Duration;
-use lock_proto::Machine;
+use lock_proto::{LockClient, Machine};
 use std::collections::VecDeque;
 
 use lock_proto::etcd::message::{

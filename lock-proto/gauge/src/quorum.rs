@@ -1,7 +1,7 @@
 //! A client of five Redis nodes, which send predefined replies.
 
 use core::time::Duration;
-use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, LockId, Machine};
+use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, LockClient, LockId, Machine};
 
 use lock_proto::redis::{Client, Config, Endpoint, Output};
 

@@ -1,7 +1,7 @@
 //! A client of one Redis node, which sends predefined replies.
 
 use core::time::Duration;
-use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, LockId, Machine};
+use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, LockClient, LockId, Machine};
 
 use lock_proto::redis::{Client, Config, Endpoint, Output};
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use lock_proto::{Acquire, Instant, LockId, Machine};
+use lock_proto::{Acquire, Instant, LockClient, LockId, Machine};
 
 /// A client with open connections, and its clock.
 pub trait Rig: Sized + 'static {

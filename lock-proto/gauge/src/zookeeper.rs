@@ -8,7 +8,7 @@ use lock_proto::zookeeper::codec::{
     ReplyHeader, Request, Stat,
 };
 use lock_proto::zookeeper::{Client, Config, Output};
-use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, LockId, Machine};
+use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, LockClient, LockId, Machine};
 
 use crate::rig::{self, Rig as _};
 

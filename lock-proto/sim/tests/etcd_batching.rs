@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lock_proto::etcd::message::WatchRequestUnion;
 use lock_proto::etcd::{Client, Endpoint, Output, RpcId, StreamId, StreamSend};
-use lock_proto::{Acquire, ClientId, ConnId, Event, Fault, Fence, Instant, LockId, Machine};
+use lock_proto::{Acquire, ClientId, ConnId, Event, Fault, Fence, Instant, LockClient, LockId, Machine};
 use lock_sim::etcd::{Cluster, ClusterConfig, ClusterOutput, Condition, User};
 
 const fn secs(n: u64) -> Duration {

@@ -3,8 +3,8 @@
 
 use core::time::Duration;
 use lock_proto::{
-    Acquire, Backoff, ByteClient, ClientId, ConnId, Drift, Event, Failure, Instant, LockId, Loss, Machine, Release,
-    Renew, Wait,
+    Acquire, Backoff, ByteClient, ClientId, ConnId, Drift, Event, Failure, Instant, LockClient, LockId, Loss, Machine,
+    Release, Renew, Wait,
 };
 
 use lock_proto::redis::{Client, Config, Output, Wake};

@@ -26,7 +26,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use lock_proto::zookeeper::{Client, Config, Output};
-use lock_proto::{Acquire, ByteClient as _, ClientId, ConnId, Event, Fault, Instant, LockId, Machine as _, Wait};
+use lock_proto::{
+    Acquire, ByteClient as _, ClientId, ConnId, Event, Fault, Instant, LockClient as _, LockId, Machine as _, Wait,
+};
 use lock_sim::search::{Canon, Model, Search};
 use lock_sim::zookeeper::{Condition, Ensemble, EnsembleConfig, EnsembleOutput};
 

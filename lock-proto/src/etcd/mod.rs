@@ -9,7 +9,7 @@
 //! ```
 //! use lock_proto::etcd::message::{LeaseGrantResponse, ResponseHeader};
 //! use lock_proto::etcd::{Client, Config, Output, Rpc, RpcReply};
-//! use lock_proto::{Acquire, ClientId, Instant, Machine};
+//! use lock_proto::{Acquire, ClientId, Instant, LockClient, Machine};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let now = Instant::from_millis(1); // your clock

@@ -12,10 +12,9 @@ use super::credentials::Credentials;
 use super::election::Elections;
 use super::event::Failure;
 use super::hub::Locks;
-use super::machine::Machine;
+use super::machine::{ClientInfo, LockClient, Machine};
 use super::request::Acquire;
 use super::store::{SharedState as _, Store};
-use super::tuning::Drift;
 use crate::error::Misuse;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
@@ -55,13 +54,13 @@ pub trait Transport: Sized {
 
 /// All locks of one client and its connections, without any I/O.
 ///
-/// Its verbs are the methods of [`Machine`]. The host owns sockets, clock and entropy. It calls a
+/// Its verbs are the methods of [`LockClient`]. The host owns sockets, clock and entropy. It calls a
 /// verb or a `handle_` method, then drains `poll_output` until it is empty, and calls
 /// `handle_timeout` at `next_deadline`. Every call takes the time first. The client drops input for
 /// connections that are no longer current, so such input may arrive late, twice or never.
 ///
 /// Safety does not depend on the order of the host's calls. The clock decides whether a lock is
-/// held: see [`valid_until`](Machine::valid_until).
+/// held: see [`valid_until`](LockClient::valid_until).
 ///
 /// A client is a value: it can be cloned, compared and hashed, and equal histories give equal
 /// clients.
@@ -110,7 +109,7 @@ impl<S: Store + Transport> Client<S> {
     }
 }
 
-impl<S: Store + Transport> Machine for Client<S> {
+impl<S: Store + Transport> LockClient for Client<S> {
     fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
         self.verb(now, |locks, now| locks.acquire(now, request))
     }
@@ -143,6 +142,30 @@ impl<S: Store + Transport> Machine for Client<S> {
         self.locks.poll_ping()
     }
 
+    fn valid_until(&self, lock: LockId) -> Option<Instant> {
+        self.locks.valid_until(lock)
+    }
+
+    fn answers(&self, lock: LockId) -> Box<[Answer]> {
+        self.locks.answers(lock)
+    }
+
+    fn info(&self) -> ClientInfo<'_> {
+        let config = self.config();
+        ClientInfo {
+            default_ttl: S::Shared::default_ttl(config),
+            release_within: config.release_within,
+            drift: config.drift,
+            prefix: &config.prefix,
+        }
+    }
+
+    fn elections(&mut self) -> Option<&mut dyn Elections> {
+        S::Shared::elections(self)
+    }
+}
+
+impl<S: Store + Transport> Machine for Client<S> {
     fn handle_connected(&mut self, now: Instant, conn: ConnId) {
         self.input(now, |links, now| S::connected(links, now, conn));
     }
@@ -177,39 +200,11 @@ impl<S: Store + Transport> Machine for Client<S> {
         [self.locks.next_deadline_reason(), S::links_deadline(&self.links)].into_iter().flatten().min()
     }
 
-    fn valid_until(&self, lock: LockId) -> Option<Instant> {
-        self.locks.valid_until(lock)
-    }
-
-    fn answers(&self, lock: LockId) -> Box<[Answer]> {
-        self.locks.answers(lock)
-    }
-
     fn holds_any(&self) -> bool {
         self.locks.held() > 0
     }
 
     fn in_flight(&self) -> usize {
         S::in_flight(&self.links)
-    }
-
-    fn default_ttl(&self) -> Duration {
-        S::Shared::default_ttl(self.config())
-    }
-
-    fn release_within(&self) -> Duration {
-        self.config().release_within
-    }
-
-    fn drift(&self) -> Drift {
-        self.config().drift
-    }
-
-    fn prefix(&self) -> &[u8] {
-        &self.config().prefix
-    }
-
-    fn elections(&mut self) -> Option<&mut dyn Elections> {
-        S::Shared::elections(self)
     }
 }

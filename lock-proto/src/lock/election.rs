@@ -9,7 +9,7 @@ use crate::id::LockId;
 use crate::time::Instant;
 
 /// Elections, for a machine whose store has them: see
-/// [`Machine::elections`](super::Machine::elections).
+/// [`LockClient::elections`](super::LockClient::elections).
 ///
 /// A candidate is an acquisition: it is claimed, released and abandoned like a lock.
 pub trait Elections {
@@ -18,7 +18,7 @@ pub trait Elections {
     ///
     /// # Errors
     ///
-    /// As [`Machine::acquire`](super::Machine::acquire), or the value is too long.
+    /// As [`LockClient::acquire`](super::LockClient::acquire), or the value is too long.
     fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse>;
 
     /// Changes the value of the leader. Answered by [`Event::Proclaimed`](crate::Event::Proclaimed)

@@ -34,7 +34,7 @@ impl<S: Store> Locks<S> {
     ///
     /// # Errors
     ///
-    /// As [`Machine::acquire`](super::Machine::acquire).
+    /// As [`LockClient::acquire`](super::LockClient::acquire).
     pub fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
         let (key, terms) = self.terms_of(now, request)?;
         Ok(self.begin(request, key, terms))
@@ -63,7 +63,7 @@ impl<S: Store> Locks<S> {
         if others >= limit as usize { Err(Misuse::TooMany { limit }) } else { Ok(()) }
     }
 
-    /// Takes an offered lock: see [`Machine::claim`](super::Machine::claim).
+    /// Takes an offered lock: see [`LockClient::claim`](super::LockClient::claim).
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl<S: Store> Locks<S> {
         self.verb(now, id, |lock, ctx| lock.claim(ctx, id))
     }
 
-    /// Renews the lock: see [`Machine::extend`](super::Machine::extend).
+    /// Renews the lock: see [`LockClient::extend`](super::LockClient::extend).
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl<S: Store> Locks<S> {
         self.verb(now, id, |lock, ctx| lock.extend(ctx, id))
     }
 
-    /// Releases the lock: see [`Machine::release`](super::Machine::release).
+    /// Releases the lock: see [`LockClient::release`](super::LockClient::release).
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl<S: Store> Locks<S> {
         self.verb(now, id, |lock, ctx| lock.release(ctx, id))
     }
 
-    /// Cancels the acquisition: see [`Machine::abandon`](super::Machine::abandon).
+    /// Cancels the acquisition: see [`LockClient::abandon`](super::LockClient::abandon).
     pub fn abandon(&mut self, now: Instant, id: LockId) {
         let _ended = self.verb(now, id, |lock, ctx| {
             lock.abandon(ctx, id);
@@ -99,7 +99,7 @@ impl<S: Store> Locks<S> {
         });
     }
 
-    /// Shuts down: see [`Machine::shutdown`](super::Machine::shutdown).
+    /// Shuts down: see [`LockClient::shutdown`](super::LockClient::shutdown).
     pub fn shutdown(&mut self, now: Instant, within: Duration) {
         self.handle_timeout(now);
         let until = self.ctx.env.now + within;
@@ -141,7 +141,6 @@ impl<S: Store> Locks<S> {
         let deadline = lock.deadline(ctx).map(|(at, _)| at);
         let (held, over) = ((was_held, lock.line.is_held()), lock.is_over().then(|| lock.store.key().clone()));
         self.locks.stepped(slot, held, over, deadline, ctx.ended.drain(..));
-        S::Shared::settle_step(&mut ctx.env);
         Some(result)
     }
 
@@ -240,7 +239,7 @@ impl<S: Store> Locks<S> {
         self.locks.of(id)?.valid_until(id, &self.ctx)
     }
 
-    /// Returns the last reply of each server: see [`Machine::answers`](super::Machine::answers).
+    /// Returns the last reply of each server: see [`LockClient::answers`](super::LockClient::answers).
     pub fn answers(&self, id: LockId) -> Box<[Answer]> {
         self.locks.of(id).map_or_else(Box::default, |lock| lock.store.answers())
     }

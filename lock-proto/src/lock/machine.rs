@@ -14,11 +14,8 @@ use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::time::Instant;
 
-/// Verbs, timers and queries of a client. The driver and the simulation run any implementation.
-///
-/// Inputs and outputs depend on the transport: see [`ByteClient`](super::ByteClient) for bytes.
-/// Verbs and facts take the current time first.
-pub trait Machine {
+/// What an application asks of a client. These are its verbs, which take the current time first.
+pub trait LockClient {
     /// Requests a lock. Progress is reported as events for the returned id.
     ///
     /// # Errors
@@ -86,6 +83,52 @@ pub trait Machine {
         None
     }
 
+    /// Returns the end of validity of a held lock; `None` if the lock is not held.
+    fn valid_until(&self, lock: LockId) -> Option<Instant>;
+
+    /// Returns the last reply of each server to an acquisition, in the configured order: while it
+    /// waits, those to its attempts; while it holds the lock, those to its renewals. For a log.
+    fn answers(&self, _lock: LockId) -> Box<[Answer]> {
+        Box::default()
+    }
+
+    /// Returns the settings that a host needs.
+    fn info(&self) -> ClientInfo<'_>;
+
+    /// Returns the elections; `None` if the store has none.
+    fn elections(&mut self) -> Option<&mut dyn Elections> {
+        None
+    }
+}
+
+/// Settings of a client that its host needs.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ClientInfo<'a> {
+    /// The TTL of acquisitions that name none.
+    pub default_ttl: Duration,
+    /// How long a release may take.
+    pub release_within: Duration,
+    /// How far the clocks of client and server may drift apart.
+    pub drift: Drift,
+    /// The prefix of every key.
+    pub prefix: &'a [u8],
+}
+
+impl ClientInfo<'_> {
+    /// The settings of a custom client: this much time for a release, and defaults.
+    #[must_use]
+    pub const fn new(release_within: Duration) -> Self {
+        Self { default_ttl: DEFAULT_TTL, release_within, drift: Drift::DEFAULT, prefix: &[] }
+    }
+}
+
+/// A client without I/O, as its host sees it: connections and timers. The driver and the simulation
+/// run any implementation.
+///
+/// Inputs and outputs depend on the transport: see [`ByteClient`](super::ByteClient) for bytes.
+/// Facts take the current time first.
+pub trait Machine: LockClient {
     /// The connection is open.
     fn handle_connected(&mut self, now: Instant, conn: ConnId);
 
@@ -118,15 +161,6 @@ pub trait Machine {
         self.next_deadline().map(|at| (at, "a timer"))
     }
 
-    /// Returns the end of validity of a held lock; `None` if the lock is not held.
-    fn valid_until(&self, lock: LockId) -> Option<Instant>;
-
-    /// Returns the last reply of each server to an acquisition, in the configured order: while it
-    /// waits, those to its attempts; while it holds the lock, those to its renewals. For a log.
-    fn answers(&self, _lock: LockId) -> Box<[Answer]> {
-        Box::default()
-    }
-
     /// Returns true if any lock is held. The driver then wakes up about every second: a suspend may
     /// delay its timer, and the holders must be notified.
     fn holds_any(&self) -> bool;
@@ -134,26 +168,5 @@ pub trait Machine {
     /// Returns the number of requests in flight, or 0 if the client does not count them.
     fn in_flight(&self) -> usize {
         0
-    }
-
-    /// Returns the TTL of acquisitions that name none.
-    fn default_ttl(&self) -> Duration {
-        DEFAULT_TTL
-    }
-
-    /// Returns how long a release may take.
-    fn release_within(&self) -> Duration;
-
-    /// Returns how far the clocks of client and server may drift apart.
-    fn drift(&self) -> Drift;
-
-    /// Returns the prefix of every key.
-    fn prefix(&self) -> &[u8] {
-        &[]
-    }
-
-    /// Returns the elections; `None` if the store has none.
-    fn elections(&mut self) -> Option<&mut dyn Elections> {
-        None
     }
 }

@@ -52,7 +52,7 @@ pub use exchange::{Fact, Holding, Hopeless, Order, Terms};
 pub use grant::{Fence, Grant, Loss, Release, Token};
 pub use hub::Locks;
 pub use lifecycle::Lock;
-pub use machine::Machine;
+pub use machine::{ClientInfo, LockClient, Machine};
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub use queue::*;
 pub use request::{Acquire, Renew, Wait};

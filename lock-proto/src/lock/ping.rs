@@ -27,7 +27,7 @@ pub(crate) enum Ping {
 }
 
 impl<S: Store> Locks<S> {
-    /// Checks the servers: see [`Machine::ping`](super::Machine::ping).
+    /// Checks the servers: see [`LockClient::ping`](super::LockClient::ping).
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl<S: Store> Locks<S> {
         Ok(())
     }
 
-    /// Returns the result of a check: see [`Machine::poll_ping`](super::Machine::poll_ping).
+    /// Returns the result of a check: see [`LockClient::poll_ping`](super::LockClient::poll_ping).
     pub fn poll_ping(&mut self) -> Option<Result<(), Failure>> {
         if let Ping::Done(result) = &mut self.ping {
             let result = core::mem::replace(result, Ok(()));

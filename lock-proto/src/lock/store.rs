@@ -82,8 +82,6 @@ pub trait SharedState<S: Store<Shared = Self>>: Clone + Debug + PartialEq + Eq +
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         None
     }
-    /// Called after every step of a lock.
-    fn settle_step(_: &mut Env<S>) {}
     /// Returns true if there is due work.
     fn is_unsettled(&self, _now: Instant) -> bool {
         false

@@ -20,9 +20,9 @@ use lock_proto::Misuse;
 use lock_proto::lock::Output;
 use lock_proto::redis::Config;
 use lock_proto::{
-    Acquire, ByteClient, DEFAULT_TTL, Drift, Event, Failure, Loss, Machine, Release, Report, Token, Wait,
+    Acquire, ByteClient, DEFAULT_TTL, Drift, Event, Failure, LockClient, Loss, Machine, Release, Report, Token, Wait,
 };
-use lock_proto::{ClientId, ConnId, LockId};
+use lock_proto::{ClientId, ClientInfo, ConnId, LockId};
 
 /// Rules that a lock may break and still lock, and those that need its keys to be known.
 pub(super) const EXCUSED: [Rule; 9] = [
@@ -193,7 +193,7 @@ impl<L: Verbs<T>, T: Transport> OwnClient<L, T> {
     }
 }
 
-impl<L: Verbs<T>, T: Transport> Machine for OwnClient<L, T> {
+impl<L: Verbs<T>, T: Transport> LockClient for OwnClient<L, T> {
     fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
         if self.stop_by.is_some() {
             return Err(Misuse::ShuttingDown);
@@ -285,6 +285,22 @@ impl<L: Verbs<T>, T: Transport> Machine for OwnClient<L, T> {
         self.stop();
     }
 
+    fn valid_until(&self, lock: LockId) -> Option<Instant> {
+        match self.acquisitions.get(&lock)?.progress.stage {
+            Stage::Granted(until, _) => Some(until),
+            Stage::Waiting(_) | Stage::Lost | Stage::Releasing(_) | Stage::Over => None,
+        }
+    }
+
+    /// A lock may take off a tenth of the TTL for drift, more than that of the guide does.
+    fn info(&self) -> ClientInfo<'_> {
+        let mut info = ClientInfo::new(RELEASE_WITHIN);
+        info.drift = Drift { divisor: 10, ..Drift::default() };
+        info
+    }
+}
+
+impl<L: Verbs<T>, T: Transport> Machine for OwnClient<L, T> {
     fn handle_connected(&mut self, now: Instant, conn: ConnId) {
         self.transport.handle_connected(now, conn);
     }
@@ -310,28 +326,12 @@ impl<L: Verbs<T>, T: Transport> Machine for OwnClient<L, T> {
         locks.into_iter().chain(self.transport.next_deadline()).min().filter(|at| *at < FOREVER)
     }
 
-    fn valid_until(&self, lock: LockId) -> Option<Instant> {
-        match self.acquisitions.get(&lock)?.progress.stage {
-            Stage::Granted(until, _) => Some(until),
-            Stage::Waiting(_) | Stage::Lost | Stage::Releasing(_) | Stage::Over => None,
-        }
-    }
-
     fn holds_any(&self) -> bool {
         self.acquisitions.values().any(|each| matches!(each.progress.stage, Stage::Granted(..)))
     }
 
     fn in_flight(&self) -> usize {
         self.acquisitions.values().map(|each| each.progress.pending).sum()
-    }
-
-    fn release_within(&self) -> Duration {
-        RELEASE_WITHIN
-    }
-
-    /// A lock may take off a tenth of the TTL for drift, more than that of the guide does.
-    fn drift(&self) -> Drift {
-        Drift { divisor: 10, ..Drift::default() }
     }
 }
 

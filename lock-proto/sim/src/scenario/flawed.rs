@@ -6,7 +6,7 @@ use core::time::Duration;
 use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::Misuse;
-use lock_proto::{Acquire, Credentials, Drift, Elections, Machine};
+use lock_proto::{Acquire, ClientInfo, Credentials, Elections, LockClient, Machine};
 use lock_proto::{ConnId, LockId};
 
 /// The connections that a client opens one after the other.
@@ -46,7 +46,7 @@ impl<C, F> Flawed<C, F> {
     }
 }
 
-impl<C: Machine, F> Machine for Flawed<C, F> {
+impl<C: Machine, F> LockClient for Flawed<C, F> {
     fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
         self.client.acquire(now, want)
     }
@@ -75,6 +75,20 @@ impl<C: Machine, F> Machine for Flawed<C, F> {
         self.client.shutdown(now, within);
     }
 
+    fn valid_until(&self, lock: LockId) -> Option<Instant> {
+        self.client.valid_until(lock)
+    }
+
+    fn info(&self) -> ClientInfo<'_> {
+        self.client.info()
+    }
+
+    fn elections(&mut self) -> Option<&mut dyn Elections> {
+        self.client.elections()
+    }
+}
+
+impl<C: Machine, F> Machine for Flawed<C, F> {
     fn handle_connected(&mut self, now: Instant, conn: ConnId) {
         self.client.handle_connected(now, conn);
     }
@@ -95,27 +109,7 @@ impl<C: Machine, F> Machine for Flawed<C, F> {
         self.client.next_deadline()
     }
 
-    fn valid_until(&self, lock: LockId) -> Option<Instant> {
-        self.client.valid_until(lock)
-    }
-
     fn holds_any(&self) -> bool {
         self.client.holds_any()
-    }
-
-    fn release_within(&self) -> Duration {
-        self.client.release_within()
-    }
-
-    fn drift(&self) -> Drift {
-        self.client.drift()
-    }
-
-    fn prefix(&self) -> &[u8] {
-        self.client.prefix()
-    }
-
-    fn elections(&mut self) -> Option<&mut dyn Elections> {
-        self.client.elections()
     }
 }

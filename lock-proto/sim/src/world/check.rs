@@ -230,7 +230,7 @@ mod tests {
     use crate::check::Stage;
     use crate::world::{World, store::Servers};
     use crate::{Rule, etcd, zookeeper};
-    use lock_proto::{Acquire, Event, Loss, Machine as _, Release, Renew};
+    use lock_proto::{Acquire, Event, LockClient as _, Loss, Release, Renew};
 
     fn check<S: Servers>(mut w: World<S>) {
         w.expect_violation();

@@ -17,7 +17,7 @@ use super::store::Servers;
 use lock_proto::Instant;
 use lock_proto::LockId;
 use lock_proto::Misuse;
-use lock_proto::{Acquire, ElectionEvent, Elections, Machine, QueryId};
+use lock_proto::{Acquire, ElectionEvent, Elections, LockClient, Machine, QueryId};
 
 /// Requests with which an observer follows a change.
 const PER_CHANGE: u64 = 4;

@@ -11,7 +11,7 @@ use super::process::Input;
 use super::store::Servers;
 use lock_proto::Instant;
 use lock_proto::LockId;
-use lock_proto::{Event, Loss, Machine as _, Release};
+use lock_proto::{Event, LockClient as _, Loss, Release};
 
 /// Servers count in ms.
 const ROUNDING: Duration = Duration::from_millis(1);

@@ -41,7 +41,7 @@ use handover::Cause;
 use lock_proto::Instant;
 use lock_proto::LockId;
 use lock_proto::Misuse;
-use lock_proto::{Acquire, Machine as _, Wait};
+use lock_proto::{Acquire, LockClient as _, Wait};
 use process::{Host, Process};
 use store::{Planned, ServerKind, Servers};
 
@@ -223,7 +223,7 @@ impl<S: Servers> World<S> {
     /// Releases a lock.
     pub fn release(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} release"));
-        let answer_by = self.after(client, self.clients[client].machine.release_within());
+        let answer_by = self.after(client, self.clients[client].machine.info().release_within);
         self.check_overdue(client);
         self.checker.release_requested(client, lock, Some(answer_by));
         self.point(client, lock, || Point::Released);
@@ -257,7 +257,7 @@ impl<S: Servers> World<S> {
         self.journal.write(self.now, format_args!("c{client} {lock} extend"));
         self.must(client, lock, |machine, now| machine.extend(now, lock));
         let process = &mut self.clients[client];
-        let (local, drift) = (process.local(self.now), process.machine.drift());
+        let (local, drift) = (process.local(self.now), process.machine.info().drift);
         if let Some(record) = process.records.get_mut(&lock) {
             let ttl = S::granted(record.ttl, record.grant.as_ref(), &process.own);
             let slack = ttl / drift.divisor + drift.margin;

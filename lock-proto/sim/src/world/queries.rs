@@ -7,7 +7,7 @@ use super::handover::Handovers;
 use super::store::Servers;
 use lock_proto::Instant;
 use lock_proto::LockId;
-use lock_proto::{Event, Grant, Machine as _};
+use lock_proto::{Event, Grant, LockClient as _};
 
 impl<S: Servers> World<S> {
     /// Returns all events of an acquisition so far.

@@ -16,7 +16,7 @@ use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::TlsFault;
 use lock_proto::{ConnId, LockId, NodeId};
-use lock_proto::{Event, Machine as _};
+use lock_proto::{Event, LockClient as _, Machine as _};
 
 /// This many steps without an advance of time count as an endless loop.
 pub(super) const MAX_STEPS_AT_INSTANT: u32 = 100_000;

@@ -18,7 +18,7 @@ use super::World;
 use super::process::{Input, Process};
 use lock_proto::Instant;
 use lock_proto::{ClientId, ConnId, LockId};
-use lock_proto::{Event, Grant, Machine};
+use lock_proto::{Event, Grant, LockClient, Machine};
 
 /// A kind of server and the clients that speak to it.
 pub trait Store: Clone + Debug {
@@ -71,7 +71,7 @@ pub(crate) trait ServerKind: Store + Sized {
 
     /// Returns the key of a lock of this name.
     fn key(client: &Self::Client, name: &[u8]) -> Vec<u8> {
-        [client.prefix(), name].concat()
+        [client.info().prefix, name].concat()
     }
 
     /// Returns what a client has found of itself, and forgets it.

@@ -1,7 +1,7 @@
 //! Cases A: acquiring a lock.
 
 use lock_proto::{
-    Acquire, Answer, Blocked, Drift, Event, Expiry, Failure, Loss, Machine, Misuse, Release, Renew, Wait,
+    Acquire, Answer, Blocked, Drift, Event, Expiry, Failure, LockClient, Loss, Misuse, Release, Renew, Wait,
 };
 use lock_sim::{Direction, World};
 

@@ -1,6 +1,6 @@
 //! Cases C: cancellation while requests are in flight.
 
-use lock_proto::{Acquire, MAX_TTL, Machine, Misuse, Release, Wait};
+use lock_proto::{Acquire, LockClient, MAX_TTL, Misuse, Release, Wait};
 use lock_sim::redis::Condition;
 use lock_sim::{Direction, World};
 

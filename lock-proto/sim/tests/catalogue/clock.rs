@@ -1,6 +1,6 @@
 //! Cases K: clocks and pauses.
 
-use lock_proto::{Acquire, Event, Instant, Loss, Machine, Misuse, Release, Renew};
+use lock_proto::{Acquire, Event, Instant, LockClient, Loss, Machine, Misuse, Release, Renew};
 use lock_sim::{Direction, World};
 
 use super::*;

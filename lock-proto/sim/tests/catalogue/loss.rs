@@ -1,6 +1,6 @@
 //! Cases L: notification of a lost lock.
 
-use lock_proto::{Acquire, Event, Loss, Machine, Release, Renew};
+use lock_proto::{Acquire, Event, LockClient, Loss, Release, Renew};
 use lock_sim::{Direction, World};
 
 use super::*;

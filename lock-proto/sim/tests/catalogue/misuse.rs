@@ -1,6 +1,6 @@
 //! Cases X: interfaces that invite mistakes.
 
-use lock_proto::{Acquire, Event, Machine, Misuse, Release, Renew};
+use lock_proto::{Acquire, Event, LockClient, Misuse, Release, Renew};
 use std::collections::BTreeSet;
 
 use lock_sim::World;

@@ -2,7 +2,7 @@
 
 use lock_proto::redis::{Client, Config, Endpoint, Protocol, script};
 use lock_proto::{
-    Acquire, Answer, ClientId, ConfigError, Failure, Instant, Invalid, Machine, Misuse, Release, Renew, Target, Wait,
+    Acquire, Answer, ClientId, ConfigError, Failure, Instant, Invalid, LockClient, Misuse, Release, Renew, Target, Wait,
 };
 use lock_sim::redis::NodeConfig;
 use lock_sim::{Direction, World};

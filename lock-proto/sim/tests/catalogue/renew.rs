@@ -1,6 +1,6 @@
 //! Cases R: renewal and extension.
 
-use lock_proto::{Acquire, Drift, Event, Invalid, Loss, MIN_TTL, Machine, Misuse, Release, Renew};
+use lock_proto::{Acquire, Drift, Event, Invalid, LockClient, Loss, MIN_TTL, Machine, Misuse, Release, Renew};
 use lock_sim::redis::Condition;
 use lock_sim::{Direction, World};
 

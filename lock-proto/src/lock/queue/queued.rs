@@ -274,6 +274,7 @@ impl<S: QueueStore> Store for Queued<S> {
 
     fn after_step(&mut self, env: &mut QueueEnv<S>) {
         self.join_sessions(env);
+        env.settle_sessions();
     }
 
     /// Shutdown ends the sessions next, which deletes all nodes that are left. Without a session, a
@@ -300,10 +301,6 @@ impl<S: QueueStore> SharedState<Queued<S>> for Shared<S> {
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         [self.sessions.first_deadline(), self.queries.deadline()].into_iter().flatten().min()
-    }
-
-    fn settle_step(env: &mut QueueEnv<S>) {
-        env.settle_sessions();
     }
 
     fn is_unsettled(&self, now: Instant) -> bool {

@@ -23,8 +23,8 @@ use crate::error::Misuse;
 use crate::fault::{Breach, Fault};
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{
-    Acquire, Answer, Blocked, ByteClient as _, ElectionEvent, Elections as _, Event, Failure, Fence, Loss,
-    Machine as _, Output, QueryId, Release, Renew, Wait,
+    Acquire, Answer, Blocked, ByteClient as _, ElectionEvent, Elections as _, Event, Failure, Fence, LockClient as _,
+    Loss, Machine as _, Output, QueryId, Release, Renew, Wait,
 };
 use crate::time::Instant;
 

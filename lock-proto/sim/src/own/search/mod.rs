@@ -72,7 +72,7 @@ use super::transport::{Transport, Verbs};
 use crate::search::{Canon, Model, Outcome, Search};
 use lock_proto::Fault;
 use lock_proto::Instant;
-use lock_proto::{Acquire, Event, Machine as _};
+use lock_proto::{Acquire, Event, LockClient as _, Machine as _};
 use lock_proto::{ClientId, ConnId, LockId};
 
 /// The start of time: instants are recognised by their size, see [`Canon`].

@@ -221,7 +221,7 @@ fn holders_are_notified_of_validity_that_another_lock_has_moved() {
             Event::Renewed { valid_until } => Some(*valid_until),
             _ => None,
         });
-        assert_eq!(known, lock_proto::Machine::valid_until(w.machine(0), first));
+        assert_eq!(known, lock_proto::LockClient::valid_until(w.machine(0), first));
     }
 }
 

@@ -33,7 +33,7 @@ pub trait RedisClient: ByteClient + Clone + Debug {
 
     /// Returns the key of the lock of this name. By default the name, with the client's prefix.
     fn key(&self, name: &[u8]) -> Vec<u8> {
-        [self.prefix(), name].concat()
+        [self.info().prefix, name].concat()
     }
 
     /// Returns the next violation that the client has found of itself.

@@ -124,7 +124,7 @@ impl<C: RedisClient> ServerKind for Redis<C> {
 
     fn servers(setup: Setup, keep: Keep, clients: &[Process<Self>]) -> Self {
         let counter = |process: &Process<Self>| {
-            Identity::new(ClientId::from_bits(0), process.machine.prefix()).fence_key().to_vec()
+            Identity::new(ClientId::from_bits(0), process.machine.info().prefix).fence_key().to_vec()
         };
         let server = |config: NodeConfig| {
             Server::new(Node::new(Instant::ZERO, config.monitor(keep != Keep::Nothing).record_mints()))
