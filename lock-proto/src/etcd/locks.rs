@@ -1,15 +1,15 @@
 //! The hub of an etcd client: typed requests out, typed replies in.
 
 use super::config::Config;
-use super::lock::query::Query;
-use super::lock::{Env, Etcd, Watcher};
+use super::lock::query::EtcdQuery;
+use super::lock::{Etcd, EtcdEnv, WatchOwner};
 #[cfg(doc)]
 use super::locks_output::LocksOutput;
 use super::locks_output::WatchId;
 use super::message::KeyValue;
 use crate::error::ConfigError;
 use crate::id::ClientId;
-use crate::lock::{self, Context, ServerError, Shared};
+use crate::lock::{self, Context, QueueShared, ServerError};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -32,7 +32,7 @@ impl Locks {
     /// Returns an error for the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        Ok(Self::with(Context::with(now, config, seed, Shared::new(client))))
+        Ok(Self::with(Context::with(now, config, seed, QueueShared::new(client))))
     }
 
     /// Starts numbering calls and watches after these numbers, before any request. A search tells
@@ -46,25 +46,25 @@ impl Locks {
 
     /// Handles an opened or reopened watch: it reports every change after `revision`.
     pub fn handle_watching(&mut self, now: Instant, watch: WatchId, revision: i64) {
-        let lock = |queued: &mut Etcd, env: &mut Env| queued.watching(env, watch, revision);
+        let lock = |queued: &mut Etcd, env: &mut EtcdEnv| queued.watching(env, watch, revision);
         self.watcher_step(now, watch, lock, |query, env| query.watching(env, revision));
     }
 
     /// Handles a write or deletion of a watched key at `revision`.
     pub fn handle_changed(&mut self, now: Instant, watch: WatchId, revision: i64, deleted: bool, kv: &KeyValue) {
-        let lock = |queued: &mut Etcd, env: &mut Env| queued.changed(env, watch, revision, kv, deleted);
+        let lock = |queued: &mut Etcd, env: &mut EtcdEnv| queued.changed(env, watch, revision, kv, deleted);
         self.watcher_step(now, watch, lock, |query, env| query.changed(env, revision));
     }
 
     /// Handles the loss of a watch, which the channel is reopening.
     pub fn handle_unsubscribed(&mut self, now: Instant, watch: WatchId) {
-        self.watcher_step(now, watch, |queued, env| queued.unsubscribed(env, watch), Query::unsubscribed);
+        self.watcher_step(now, watch, |queued, env| queued.unsubscribed(env, watch), EtcdQuery::unsubscribed);
     }
 
     /// Handles a watch that the server refused, and that the channel has given up. Its owner polls
     /// instead, which may be refused too, and requests another watch later.
     pub fn handle_watch_refused(&mut self, now: Instant, watch: WatchId, _: &ServerError) {
-        self.watcher_step(now, watch, |queued, env| queued.watch_refused(env, watch), Query::watch_refused);
+        self.watcher_step(now, watch, |queued, env| queued.watch_refused(env, watch), EtcdQuery::watch_refused);
     }
 
     /// Routes a watch event to the lock or query that owns the watch.
@@ -72,14 +72,14 @@ impl Locks {
         &mut self,
         now: Instant,
         watch: WatchId,
-        lock: impl FnOnce(&mut Etcd, &mut Env),
-        query: impl FnOnce(&mut Query, &mut Env),
+        lock: impl FnOnce(&mut Etcd, &mut EtcdEnv),
+        query: impl FnOnce(&mut EtcdQuery, &mut EtcdEnv),
     ) {
         self.handle_timeout(now);
         match self.ctx.env.shared.own.watchers.get(&watch).copied() {
-            Some(Watcher::Lock(slot)) => self.input(slot, lock),
+            Some(WatchOwner::Lock(slot)) => self.input(slot, lock),
             // No event of a watch ends a query.
-            Some(Watcher::Query(slot)) => self.ctx.env.query_step(slot, |found, env| {
+            Some(WatchOwner::Query(slot)) => self.ctx.env.query_step(slot, |found, env| {
                 query(found, env);
                 false
             }),

@@ -20,7 +20,7 @@ use super::message::{
 use super::rpc::{Rpc, RpcReply, Status};
 use super::status::Meaning;
 use crate::fault::{Breach, Fault};
-use crate::lock::{self, Answer, Cause, Rejection, ServerError};
+use crate::lock::{self, Answer, Cause, ServerError};
 
 /// The id of a lease: a positive number, chosen by the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -293,11 +293,11 @@ pub enum Refusal {
     Error(ServerError),
 }
 
-impl Rejection for Refusal {
-    fn answer(&self) -> Answer {
-        match self {
-            Self::LeaseNotFound | Self::LeaseExists => Answer::Silent,
-            Self::Error(error) => Answer::Rejected(error.clone()),
+impl From<&Refusal> for Answer {
+    fn from(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::LeaseNotFound | Refusal::LeaseExists => Self::Silent,
+            Refusal::Error(error) => Self::Rejected(error.clone()),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::path::{Kind, Queue};
 use super::request::SessionReport;
 use crate::error::ConfigError;
 use crate::id::ClientId;
-use crate::lock::{self, Context, SessionId, Shared};
+use crate::lock::{self, Context, QueueShared, SessionId};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -31,7 +31,7 @@ impl Locks {
     /// Returns an error for the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        Ok(Self::with(Context::with(now, config, seed, Shared::new(client))))
+        Ok(Self::with(Context::with(now, config, seed, QueueShared::new(client))))
     }
 
     /// Handles a triggered watch.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::codec::{ErrorCode, Op, ReplyBody};
-use crate::lock::{self, Answer, Cause, ErrorClass, Rejection, ServerError, SessionId, printable};
+use crate::lock::{self, Answer, Cause, ErrorClass, ServerError, SessionId, printable};
 use crate::time::Instant;
 
 /// A request on a session. The server executes the requests of a session in their order.
@@ -18,9 +18,9 @@ pub struct Request {
 /// The result of a request. A write on the next connection of the session decides an unknown one.
 pub type Reply = lock::Reply<ReplyBody, ErrorCode>;
 
-impl Rejection for ErrorCode {
-    fn answer(&self) -> Answer {
-        Answer::Rejected(server_error(*self))
+impl From<&ErrorCode> for Answer {
+    fn from(code: &ErrorCode) -> Self {
+        Self::Rejected(server_error(*code))
     }
 }
 

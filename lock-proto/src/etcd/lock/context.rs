@@ -10,22 +10,22 @@ use crate::etcd::request::{LeaseId, Queue, Request};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{self, Loss, SessionId};
 
-pub(crate) type Env = lock::Env<Etcd>;
+pub(crate) type EtcdEnv = lock::Env<Etcd>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Watcher {
+pub(crate) enum WatchOwner {
     Lock(u32),
     Query(u32),
 }
 
 /// Watches of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Watches {
-    pub(crate) watchers: BTreeMap<WatchId, Watcher>,
+pub struct EtcdWatches {
+    pub(crate) watchers: BTreeMap<WatchId, WatchOwner>,
     pub(crate) watch: u64,
 }
 
-impl Env {
+impl EtcdEnv {
     /// Sends a request about a key of this session, and returns the serial of its call.
     pub(crate) fn send(&mut self, session: SessionId, request: Request) -> u64 {
         let found = self.session(session);
@@ -34,20 +34,20 @@ impl Env {
     }
 
     pub(crate) fn watch_key(&mut self, key: Bytes) -> WatchId {
-        self.watch(Watcher::Lock(self.slot), key, Bytes::new(), false)
+        self.watch(WatchOwner::Lock(self.slot), key, Bytes::new(), false)
     }
 
     fn watch_deletion(&mut self, key: Bytes) -> WatchId {
-        self.watch(Watcher::Lock(self.slot), key, Bytes::new(), true)
+        self.watch(WatchOwner::Lock(self.slot), key, Bytes::new(), true)
     }
 
     /// Watches a queue for the query in this slot.
     pub(crate) fn watch_queue(&mut self, slot: u32, queue: &Queue) -> WatchId {
         let (key, end) = queue.range();
-        self.watch(Watcher::Query(slot), key.clone(), end.clone(), false)
+        self.watch(WatchOwner::Query(slot), key.clone(), end.clone(), false)
     }
 
-    fn watch(&mut self, whose: Watcher, key: Bytes, end: Bytes, deletions: bool) -> WatchId {
+    fn watch(&mut self, whose: WatchOwner, key: Bytes, end: Bytes, deletions: bool) -> WatchId {
         self.shared.own.watch += 1;
         let watch = WatchId(self.shared.own.watch);
         self.shared.own.watchers.insert(watch, whose);
@@ -76,19 +76,19 @@ impl Env {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedKey {
     pub(crate) id: WatchId,
     /// The watch reports everything after this revision; `None` while it is not open.
     pub(crate) open: Option<i64>,
 }
 
-impl Watched {
-    pub(crate) fn new(env: &mut Env, key: Bytes) -> Self {
+impl WatchedKey {
+    pub(crate) fn new(env: &mut EtcdEnv, key: Bytes) -> Self {
         Self { id: env.watch_key(key), open: None }
     }
 
     /// Watches another contender's key, of which only the deletion matters.
-    pub(crate) fn until_deleted(env: &mut Env, key: Bytes) -> Self {
+    pub(crate) fn until_deleted(env: &mut EtcdEnv, key: Bytes) -> Self {
         Self { id: env.watch_deletion(key), open: None }
     }
 

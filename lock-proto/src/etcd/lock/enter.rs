@@ -1,21 +1,21 @@
 //! Entering the store's queue: one transaction creates the key, or adopts an existing one.
 // E3, E6
 
-use super::cleanup::CleanupKind;
-use super::{Contention, Env, Etcd, EtcdCall, Keys};
+use super::cleanup::EtcdCleanupKind;
+use super::{Etcd, EtcdCall, EtcdContention, EtcdEnv};
 use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
-use crate::lock::{Answer, Blocked, Expiry, Progress, SessionId, Wait};
+use crate::lock::{Answer, Blocked, Expiry, SessionId, Wait};
 use crate::time::Instant;
 use bytes::Bytes;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Enter {
+pub struct EtcdEntry {
     pub(super) session: SessionId,
-    pub(super) step: Step,
+    pub(super) step: EtcdEntryStep,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Step {
+pub(super) enum EtcdEntryStep {
     /// Waiting for cleanup of the key.
     Clearing,
     InFlight,
@@ -23,7 +23,7 @@ pub(super) enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
+pub enum EtcdEntryAction {
     Create,
     /// Take ownership of an existing key of this client by a guarded put.
     // E6
@@ -32,30 +32,20 @@ pub enum Action {
     Search(Seen),
 }
 
-impl Progress<Keys> for Enter {
-    fn session(&self) -> SessionId {
-        self.session
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        match &self.step {
-            Step::Paused(until) => Some(*until),
-            Step::Clearing | Step::InFlight => None,
-        }
-    }
-
-    fn timeout(queued: &mut Etcd, env: &mut Env) {
-        if let Contention::Entering(Self { session, .. }) = queued.contention {
-            queued.enter(env, session);
+impl EtcdEntry {
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        match self.step {
+            EtcdEntryStep::Paused(until) => Some(until),
+            EtcdEntryStep::Clearing | EtcdEntryStep::InFlight => None,
         }
     }
 }
 
 impl Etcd {
     /// Enters the store's queue, once cleanup of the key has finished.
-    pub(super) fn enter(&mut self, env: &mut Env, session: SessionId) {
+    pub(super) fn enter(&mut self, env: &mut EtcdEnv, session: SessionId) {
         let (Some(head), Some(lease)) = (self.head.as_ref(), env.lease(session)) else {
-            self.contention = Contention::Idle;
+            self.contention = EtcdContention::Idle;
             return;
         };
         let (value, alone) = (head.terms.value.clone(), head.wait == Wait::Try);
@@ -63,25 +53,25 @@ impl Etcd {
             self.resume_cleanup(env, session);
             return self.start(env);
         }
-        if self.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.is_busy()) {
-            self.contention = Contention::Entering(Enter { session, step: Step::Clearing });
+        if self.own.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.is_busy()) {
+            self.contention = EtcdContention::Entering(EtcdEntry { session, step: EtcdEntryStep::Clearing });
             return;
         }
         let cached = self.own.watch_cache.as_ref().filter(|_| !alone);
         if let Some(until) = cached.and_then(|cached| cached.pause(env.now)) {
-            self.contention = Contention::Entering(Enter { session, step: Step::Paused(until) });
+            self.contention = EtcdContention::Entering(EtcdEntry { session, step: EtcdEntryStep::Paused(until) });
             return;
         }
         let (expects, long) = cached.and_then(|cached| cached.expects(session)).unzip();
         let long = long.unwrap_or(false);
         self.pause_cleanup(env, session);
         let request = Request::Create { queue: self.key.clone(), lease, value: value.clone(), alone, expects, long };
-        self.attempt(env, session, request, Action::Create, value);
+        self.attempt(env, session, request, EtcdEntryAction::Create, value);
     }
 
-    pub(super) fn adopt(&mut self, env: &mut Env, session: SessionId, own: Seen) {
+    pub(super) fn adopt(&mut self, env: &mut EtcdEnv, session: SessionId, own: Seen) {
         let (Some(head), Some(lease)) = (self.head.as_ref(), env.lease(session)) else {
-            self.contention = Contention::Idle;
+            self.contention = EtcdContention::Idle;
             return;
         };
         let value = head.terms.value.clone();
@@ -92,43 +82,50 @@ impl Etcd {
             modified: own.modified,
             before: own.created,
         };
-        self.attempt(env, session, request, Action::Adopt, value);
+        self.attempt(env, session, request, EtcdEntryAction::Adopt, value);
     }
 
     /// Reads the predecessor of a key that was created behind others.
-    fn search(&mut self, env: &mut Env, session: SessionId, own: Seen, value: Bytes) {
+    fn search(&mut self, env: &mut EtcdEnv, session: SessionId, own: Seen, value: Bytes) {
         let Some(lease) = env.lease(session) else { return };
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(own.created), ahead: None };
-        self.attempt(env, session, request, Action::Search(own), value);
+        self.attempt(env, session, request, EtcdEntryAction::Search(own), value);
     }
 
-    fn attempt(&mut self, env: &mut Env, session: SessionId, request: Request, action: Action, value: Bytes) {
+    fn attempt(
+        &mut self,
+        env: &mut EtcdEnv,
+        session: SessionId,
+        request: Request,
+        action: EtcdEntryAction,
+        value: Bytes,
+    ) {
         self.calls.put(env.send(session, request), EtcdCall::Enter { session, action, value });
-        self.contention = Contention::Entering(Enter { session, step: Step::InFlight });
+        self.contention = EtcdContention::Entering(EtcdEntry { session, step: EtcdEntryStep::InFlight });
     }
 
     /// Nobody waits any more, or the session is lost.
-    pub(super) fn leave_entry(&mut self, env: &mut Env, session: SessionId) {
+    pub(super) fn leave_entry(&mut self, env: &mut EtcdEnv, session: SessionId) {
         let entry = self.calls.take(|call| matches!(call, EtcdCall::Enter { .. }));
         if env.is_lost(session) {
             return;
         }
         match entry {
-            Some((serial, EtcdCall::Enter { action: Action::Create, .. })) => {
-                self.schedule_call(env, session, serial, CleanupKind::Create);
+            Some((serial, EtcdCall::Enter { action: EtcdEntryAction::Create, .. })) => {
+                self.schedule_call(env, session, serial, EtcdCleanupKind::Create);
             }
-            Some((serial, EtcdCall::Enter { action: Action::Adopt, .. })) => {
-                self.schedule_call(env, session, serial, CleanupKind::Put);
+            Some((serial, EtcdCall::Enter { action: EtcdEntryAction::Adopt, .. })) => {
+                self.schedule_call(env, session, serial, EtcdCleanupKind::Put);
             }
-            Some((_, EtcdCall::Enter { action: Action::Search(own), .. })) => {
+            Some((_, EtcdCall::Enter { action: EtcdEntryAction::Search(own), .. })) => {
                 self.schedule_key(env, session, own.modified);
             }
             Some(_) | None => self.resume_cleanup(env, session),
         }
     }
 
-    pub(super) fn enter_cleared(&mut self, env: &mut Env, session: SessionId) {
-        if let Contention::Entering(Enter { session: own, step: Step::Clearing }) = &self.contention
+    pub(super) fn enter_cleared(&mut self, env: &mut EtcdEnv, session: SessionId) {
+        if let EtcdContention::Entering(EtcdEntry { session: own, step: EtcdEntryStep::Clearing }) = &self.contention
             && *own == session
         {
             self.enter(env, session);
@@ -137,28 +134,28 @@ impl Etcd {
 
     pub(super) fn enter_answered(
         &mut self,
-        env: &mut Env,
+        env: &mut EtcdEnv,
         session: SessionId,
-        action: Action,
+        action: EtcdEntryAction,
         value: Bytes,
         reply: &Reply,
     ) {
         if let Reply::Done(Found::Queue { done: true, own: Some(_), .. }) = reply
-            && matches!(action, Action::Create | Action::Adopt)
+            && matches!(action, EtcdEntryAction::Create | EtcdEntryAction::Adopt)
         {
             // A created key shows that the one of an earlier hold is gone. An adopted key was
             // handed over within this client, so its releases succeeded.
             // U1
-            self.deleted(env, session, action == Action::Adopt, false);
+            self.deleted(env, session, action == EtcdEntryAction::Adopt, false);
         }
         match reply {
             Reply::Done(Found::Queue { done: true, own: Some(own), older: None, others: true, .. })
-                if action == Action::Create =>
+                if action == EtcdEntryAction::Create =>
             {
                 self.search(env, session, *own, value);
             }
             // The key was deleted or written since its creation.
-            Reply::Done(Found::Queue { own, .. }) if matches!(action, Action::Search(created) if *own != Some(created)) => {
+            Reply::Done(Found::Queue { own, .. }) if matches!(action, EtcdEntryAction::Search(created) if *own != Some(created)) => {
                 match own {
                     Some(own) => self.adopt(env, session, *own),
                     None => self.enter(env, session),
@@ -170,7 +167,7 @@ impl Etcd {
                     None => self.win(env, session, *own, *revision, value, None),
                     Some(older) if self.key.is_foreign(&older.key) => {
                         self.schedule_key(env, session, own.modified);
-                        self.contention = Contention::Idle;
+                        self.contention = EtcdContention::Idle;
                         self.fail_foreign_key(env, &older.key);
                     }
                     Some(older) => {
@@ -185,11 +182,11 @@ impl Etcd {
                 }
             }
             // The key exists, and this attempt did not create it.
-            Reply::Done(Found::Queue { done: false, own: Some(own), .. }) if action == Action::Create => {
+            Reply::Done(Found::Queue { done: false, own: Some(own), .. }) if action == EtcdEntryAction::Create => {
                 self.adopt(env, session, *own);
             }
             Reply::Done(Found::Queue { done: false, own: None, older: Some(older), .. }) => {
-                self.contention = Contention::Idle;
+                self.contention = EtcdContention::Idle;
                 self.resume_cleanup(env, session);
                 if self.key.is_foreign(&older.key) {
                     return self.fail_foreign_key(env, &older.key);
@@ -201,27 +198,27 @@ impl Etcd {
                 }
             }
             Reply::Refused(Refusal::LeaseNotFound) => {
-                self.contention = Contention::Opening(session);
+                self.contention = EtcdContention::Opening(session);
                 env.lost_lease(session);
             }
             Reply::Refused(_) if reply.is_refusal() => {
-                self.contention = Contention::Idle;
+                self.contention = EtcdContention::Idle;
                 match action {
-                    Action::Create => self.resume_cleanup(env, session),
-                    Action::Adopt => self.schedule_look(env, session),
-                    Action::Search(own) => self.schedule_key(env, session, own.modified),
+                    EtcdEntryAction::Create => self.resume_cleanup(env, session),
+                    EtcdEntryAction::Adopt => self.schedule_look(env, session),
+                    EtcdEntryAction::Search(own) => self.schedule_key(env, session, own.modified),
                 }
                 self.fail_refused(env, reply.answer());
             }
             // The outcome is unclear; the next attempt finds out.
             Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {
                 // A create may still be executed. In the other cases the key exists.
-                if action != Action::Create || matches!(reply, Reply::Unknown(_)) {
+                if action != EtcdEntryAction::Create || matches!(reply, Reply::Unknown(_)) {
                     self.schedule_unsettled(env, session);
                 }
                 let until = env.now + env.pause(self.tries);
                 self.tries = self.tries.saturating_add(1);
-                self.contention = Contention::Entering(Enter { session, step: Step::Paused(until) });
+                self.contention = EtcdContention::Entering(EtcdEntry { session, step: EtcdEntryStep::Paused(until) });
                 // With a reply, the key has changed meanwhile.
                 if !matches!(reply, Reply::Done(_)) {
                     self.answer = reply.answer();

@@ -1,61 +1,61 @@
 //! A query for the leader of an election, or an observation of it.
 // E10
 
-use super::{Env, Keys, POLL, Watched};
+use super::{EtcdEnv, EtcdName, POLL, WatchedKey};
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Reply, Request};
 use crate::id::{CallOwner, NodeId};
-use crate::lock::{self, ElectionEvent, Leader, QueryStore};
+use crate::lock::{self, ElectionEvent, Leader};
 use crate::time::{Instant, soonest};
 
-pub(crate) type Query = lock::Query<Keys>;
+pub(crate) type EtcdQuery = lock::LeaderQuery<EtcdName>;
 
 /// What a query or observation reads and watches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LeaderRead {
-    watch: Option<Watched>,
+pub struct EtcdLeaderRead {
+    watch: Option<WatchedKey>,
     reading: Reading,
     call: Option<u64>,
     /// When an observer rereads without a report: the server may have lost an event.
     recheck: Option<Instant>,
 }
 
-impl Default for LeaderRead {
+impl Default for EtcdLeaderRead {
     fn default() -> Self {
         Self { watch: None, reading: Reading::new(0, 1), call: None, recheck: None }
     }
 }
 
-impl QueryStore<Keys> for LeaderRead {
+impl EtcdQuery {
     /// An observer watches all keys of the queue before it reads, and again if that was refused.
-    fn read(query: &mut Query, env: &mut Env) {
-        let Self { watch, reading, .. } = &query.own;
+    pub(super) fn read_leader(&mut self, env: &mut EtcdEnv) {
+        let EtcdLeaderRead { watch, reading, .. } = &self.own;
         let polled = reading.retry.due().is_some() && watch.is_some();
         let ready = reading.retry.is_ready(env.now) && (reading.is_behind() || polled);
-        if reading.retry.is_in_flight() || !(ready || query.recheck().is_some_and(|at| at <= env.now)) {
+        if reading.retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= env.now)) {
             return;
         }
-        if query.observes() && !watch.is_some_and(|watch| env.has_watch(watch.id)) {
-            query.own.watch = Some(Watched { id: env.watch_queue(query.id.slot, &query.queue), open: None });
+        if self.observes() && !watch.is_some_and(|watch| env.has_watch(watch.id)) {
+            self.own.watch = Some(WatchedKey { id: env.watch_queue(self.id.slot, &self.queue), open: None });
         }
-        query.own.recheck = query.own.watch.map(|_| env.recheck_of(query.id.slot));
-        let request = Request::First { queue: query.queue.clone() };
-        let serial = env.call(CallOwner::Query(query.id.slot), NodeId(0), request, env.config.request_timeout);
-        query.own.reading.sent(query.own.reading.reported);
-        query.own.call = Some(serial);
+        self.own.recheck = self.own.watch.map(|_| env.recheck_of(self.id.slot));
+        let request = Request::First { queue: self.queue.clone() };
+        let serial = env.call(CallOwner::Query(self.id.slot), NodeId(0), request, env.config.request_timeout);
+        self.own.reading.sent(self.own.reading.reported);
+        self.own.call = Some(serial);
     }
 
-    fn read_at(query: &Query) -> Option<Instant> {
-        let retry = &query.own.reading.retry;
-        let recheck = query.recheck().filter(|_| !retry.is_in_flight());
+    pub(super) fn read_at(&self) -> Option<Instant> {
+        let retry = &self.own.reading.retry;
+        let recheck = self.recheck().filter(|_| !retry.is_in_flight());
         soonest([retry.deadline(), recheck])
     }
 
-    fn answered(query: &mut Query, env: &mut Env, serial: u64, reply: &Reply) -> bool {
-        if query.own.call.take_if(|call| *call == serial).is_none() {
+    pub(super) fn answered(&mut self, env: &mut EtcdEnv, serial: u64, reply: &Reply) -> bool {
+        if self.own.call.take_if(|call| *call == serial).is_none() {
             return false;
         }
-        let reading = &mut query.own.reading;
+        let reading = &mut self.own.reading;
         reading.retry.forget_call();
         match reply {
             Reply::Done(Found::Queue { revision, older, .. }) => {
@@ -65,7 +65,7 @@ impl QueryStore<Keys> for LeaderRead {
                 reading.retry.succeeded();
                 // A foreign key does not lead, and no candidate behind it is elected.
                 // E2
-                let event = match older.as_ref().filter(|kv| !query.queue.is_foreign(&kv.key)) {
+                let event = match older.as_ref().filter(|kv| !self.queue.is_foreign(&kv.key)) {
                     None => ElectionEvent::NoLeader,
                     Some(kv) => ElectionEvent::Leader(Leader {
                         key: kv.key.clone(),
@@ -74,39 +74,37 @@ impl QueryStore<Keys> for LeaderRead {
                         mod_revision: kv.mod_revision,
                     }),
                 };
-                query.emit(env, event);
-                if query.own.watch.is_some_and(|watch| watch.open.is_none()) {
-                    query.own.reading.retry.set_due(Some(env.now + POLL));
+                self.emit(env, event);
+                if self.own.watch.is_some_and(|watch| watch.open.is_none()) {
+                    self.own.reading.retry.set_due(Some(env.now + POLL));
                 }
-                if query.own.reading.is_behind() {
-                    query.own.reading.retry.set_due(None);
-                    query.read(env);
+                if self.own.reading.is_behind() {
+                    self.own.reading.retry.set_due(None);
+                    self.read_leader(env);
                 }
-                !query.observes()
+                !self.observes()
             }
-            Reply::Refused(_) if reply.is_refusal() => query.refused(env, reply.answer()),
+            Reply::Refused(_) if reply.is_refusal() => self.refused(env, reply.answer()),
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 env.back_off(&mut reading.retry);
-                query.disconnected(env, reply.answer());
+                self.disconnected(env, reply.answer());
                 false
             }
         }
     }
 
-    fn close(query: &Query, env: &mut Env) {
-        if let Some(watch) = query.own.watch {
+    pub(super) fn close(&self, env: &mut EtcdEnv) {
+        if let Some(watch) = self.own.watch {
             env.close_watch(watch.id);
         }
     }
-}
 
-impl Query {
     /// Returns the next reread. After a failure, only the backoff applies.
     fn recheck(&self) -> Option<Instant> {
         self.own.recheck.filter(|_| self.own.reading.retry.tries() == 0)
     }
 
-    pub(crate) fn watching(&mut self, env: &mut Env, revision: i64) {
+    pub(crate) fn watching(&mut self, env: &mut EtcdEnv, revision: i64) {
         if let Some(watch) = &mut self.own.watch {
             watch.open = Some(revision);
         }
@@ -121,15 +119,15 @@ impl Query {
             reading.known = 0;
         }
         (reading.reported, reading.min_revision) = (revision, reading.min_revision.min(revision));
-        self.read(env);
+        self.read_leader(env);
     }
 
-    pub(crate) fn changed(&mut self, env: &mut Env, revision: i64) {
+    pub(crate) fn changed(&mut self, env: &mut EtcdEnv, revision: i64) {
         self.own.reading.report(revision);
-        self.read(env);
+        self.read_leader(env);
     }
 
-    pub(crate) fn watch_refused(&mut self, env: &mut Env) {
+    pub(crate) fn watch_refused(&mut self, env: &mut EtcdEnv) {
         if let Some(watch) = self.own.watch {
             env.shared.own.watchers.remove(&watch.id);
         }
@@ -137,12 +135,12 @@ impl Query {
         self.poll_without_watch(env);
     }
 
-    pub(crate) fn unsubscribed(&mut self, env: &mut Env) {
+    pub(crate) fn unsubscribed(&mut self, env: &mut EtcdEnv) {
         self.poll_without_watch(env);
         self.emit(env, ElectionEvent::Disconnected);
     }
 
-    fn poll_without_watch(&mut self, env: &Env) {
+    fn poll_without_watch(&mut self, env: &EtcdEnv) {
         if let Some(watch) = &mut self.own.watch {
             watch.open = None;
         }

@@ -4,30 +4,33 @@
 use alloc::format;
 use core::time::Duration;
 
-use super::{Env, Keys};
+use super::context::EtcdWatches;
+use super::query::{EtcdLeaderRead, EtcdQuery};
+use super::{EtcdEnv, EtcdName};
 use crate::etcd::config::Config;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
 use crate::lock::{
-    self, Answer, End, Loss, SessionCall, SessionEvent, SessionPurpose, SessionStore, State, refusal, renew_at,
+    self, Answer, Loss, QueueClient, SessionCall, SessionEnd, SessionEvent, SessionPurpose, SessionState, refusal,
+    renew_at,
 };
 use crate::time::Instant;
 
 /// The least number of attempts to revoke a lease before it is left to expire.
 const MIN_REVOKES: u32 = 8;
 
-pub(crate) type Session = lock::Session<Keys>;
+pub(crate) type EtcdSession = lock::QueueSession<EtcdName>;
 
 /// The lease of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Lease {
+pub struct EtcdLease {
     pub(crate) id: LeaseId,
     /// An earlier grant may have been executed.
     may_exist: bool,
 }
 
-impl Session {
+impl EtcdSession {
     pub(crate) const fn is_alive(&self) -> bool {
-        matches!(self.state, State::Alive)
+        matches!(self.state, SessionState::Alive)
     }
 
     pub(crate) fn request_timeout(&self, config: &Config) -> Duration {
@@ -44,29 +47,33 @@ impl Session {
         self.retry.call().is_some_and(|call| call.purpose == SessionPurpose::Open)
     }
 
-    fn work(&mut self, env: &mut Env) {
+    fn work(&mut self, env: &mut EtcdEnv) {
         if !self.retry.is_due(env.now) {
             return;
         }
         let lease = self.own.id;
         let (purpose, request) = match self.state {
-            State::Opening => (SessionPurpose::Open, Request::Grant { lease, ttl: self.requested.as_secs() as i64 }),
-            State::Checking | State::Alive => (SessionPurpose::Renew, Request::KeepAlive { lease, ttl: self.granted }),
-            State::Ending => (SessionPurpose::End, Request::Revoke { lease }),
-            State::Lost(_) | State::Over(_) => return,
+            SessionState::Opening => {
+                (SessionPurpose::Open, Request::Grant { lease, ttl: self.requested.as_secs() as i64 })
+            }
+            SessionState::Checking | SessionState::Alive => {
+                (SessionPurpose::Renew, Request::KeepAlive { lease, ttl: self.granted })
+            }
+            SessionState::Ending => (SessionPurpose::End, Request::Revoke { lease }),
+            SessionState::Lost(_) | SessionState::Over(_) => return,
         };
         let serial = env.send_for(self.id, request, self.request_timeout(&env.config));
         self.retry.sent(SessionCall { serial, purpose, emitted: env.now });
     }
 
     /// Schedules the next request, and sends it if it is due.
-    fn work_at(&mut self, env: &mut Env, due: Instant) {
+    fn work_at(&mut self, env: &mut EtcdEnv, due: Instant) {
         self.retry.set_due(Some(due));
         self.work(env);
     }
 
     /// Retries once immediately, then backs off.
-    fn retry_once(&mut self, env: &mut Env) {
+    fn retry_once(&mut self, env: &mut EtcdEnv) {
         if self.retry.tries() > 0 {
             return env.back_off(&mut self.retry);
         }
@@ -74,7 +81,7 @@ impl Session {
         self.work(env);
     }
 
-    fn back_off_within(&mut self, env: &Env, limit: Duration) {
+    fn back_off_within(&mut self, env: &EtcdEnv, limit: Duration) {
         self.retry.failed(env.now + env.pause(self.retry.tries()).min(limit));
     }
 
@@ -84,7 +91,7 @@ impl Session {
         self.retry.tries() >= MIN_REVOKES && self.until + self.granted <= now
     }
 
-    fn grant_answered(&mut self, env: &mut Env, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
+    fn grant_answered(&mut self, env: &mut EtcdEnv, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
         match reply {
             Reply::Done(Found::Lease { ttl }) => Some(self.begin(env, call.emitted, *ttl)),
             Reply::Done(_) => {
@@ -92,7 +99,7 @@ impl Session {
                 None
             }
             Reply::Refused(Refusal::LeaseExists) if self.own.may_exist => {
-                self.state = State::Checking;
+                self.state = SessionState::Checking;
                 self.work_at(env, env.now);
                 None
             }
@@ -105,23 +112,23 @@ impl Session {
         }
     }
 
-    fn keep_alive_answered(&mut self, env: &mut Env, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
+    fn keep_alive_answered(&mut self, env: &mut EtcdEnv, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
         match reply {
             Reply::Done(Found::Lease { ttl }) if *ttl > 0 => {
-                if self.state == State::Checking {
+                if self.state == SessionState::Checking {
                     return Some(self.begin(env, call.emitted, *ttl));
                 }
                 self.record_alive(env, call.emitted, *ttl);
                 Some(SessionEvent::Renewed(call.emitted))
             }
             // The lease expired before it could be used.
-            Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) if self.state == State::Checking => {
-                self.state = State::Opening;
+            Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) if self.state == SessionState::Checking => {
+                self.state = SessionState::Opening;
                 self.retry_once(env);
                 None
             }
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.lose(Loss::Gone),
-            Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) if self.state == State::Checking => {
+            Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) if self.state == SessionState::Checking => {
                 Some(self.open_failed(env, reply))
             }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
@@ -132,7 +139,7 @@ impl Session {
     }
 
     /// Repeats a keep-alive that failed, soon if a lock waits for it.
-    fn keep_alive_again(&mut self, env: &mut Env, emitted: Instant) {
+    fn keep_alive_again(&mut self, env: &mut EtcdEnv, emitted: Instant) {
         let wait = self.granted / 12;
         match self.renew_from {
             None => self.retry.set_due(Some(env.now + wait)),
@@ -144,7 +151,7 @@ impl Session {
 
     /// Uses a lease that exists, unless its TTL is too short. etcd grants at least what was
     /// requested.
-    fn begin(&mut self, env: &mut Env, emitted: Instant, ttl: i64) -> SessionEvent {
+    fn begin(&mut self, env: &mut EtcdEnv, emitted: Instant, ttl: i64) -> SessionEvent {
         if let Err(invalid) = env.config.lease_ttl(Duration::from_secs(ttl.unsigned_abs())) {
             self.own.may_exist = true;
             let error = refusal(&format!("the lease that it grants is too short: {invalid}"));
@@ -155,7 +162,7 @@ impl Session {
     }
 
     /// The lease was not granted, or could not be checked.
-    fn open_failed(&mut self, env: &mut Env, reply: &Reply) -> SessionEvent {
+    fn open_failed(&mut self, env: &mut EtcdEnv, reply: &Reply) -> SessionEvent {
         let answer = reply.answer();
         if reply.is_refusal() {
             return self.refuse(env, answer);
@@ -166,8 +173,8 @@ impl Session {
         SessionEvent::Down(answer)
     }
 
-    fn refuse(&mut self, env: &mut Env, answer: Answer) -> SessionEvent {
-        self.state = State::Lost(if self.own.may_exist { Loss::Expired } else { Loss::Gone });
+    fn refuse(&mut self, env: &mut EtcdEnv, answer: Answer) -> SessionEvent {
+        self.state = SessionState::Lost(if self.own.may_exist { Loss::Expired } else { Loss::Gone });
         if self.users.is_empty() {
             self.revoke(env);
         }
@@ -176,9 +183,9 @@ impl Session {
 
     /// Records that the lease is alive for `ttl` seconds from `emitted`, and schedules its renewal.
     // T1
-    fn record_alive(&mut self, env: &mut Env, emitted: Instant, ttl: i64) {
+    fn record_alive(&mut self, env: &mut EtcdEnv, emitted: Instant, ttl: i64) {
         // `work` sends what this state requires.
-        self.state = State::Alive;
+        self.state = SessionState::Alive;
         self.granted = Duration::from_secs(ttl.unsigned_abs());
         let validity = env.config.drift.validity(self.granted);
         self.prolong(emitted, validity);
@@ -197,12 +204,15 @@ impl Session {
     }
 }
 
-impl SessionStore<Keys> for Lease {
-    fn new(env: &mut Env) -> Self {
-        Self { id: env.fresh_lease(), may_exist: false }
+impl QueueClient<EtcdName> for EtcdWatches {
+    type Session = EtcdLease;
+    type Query = EtcdLeaderRead;
+
+    fn new_session(env: &mut EtcdEnv) -> EtcdLease {
+        EtcdLease { id: env.fresh_lease(), may_exist: false }
     }
 
-    fn deadline(session: &Session) -> Option<(Instant, &'static str)> {
+    fn session_deadline(session: &EtcdSession) -> Option<(Instant, &'static str)> {
         if session.is_unused() {
             return Some((Instant::ZERO, "end of a lease"));
         }
@@ -211,7 +221,7 @@ impl SessionStore<Keys> for Lease {
         [expiry, due].into_iter().flatten().min()
     }
 
-    fn timeout(session: &mut Session, env: &mut Env) -> Option<SessionEvent> {
+    fn session_timeout(session: &mut EtcdSession, env: &mut EtcdEnv) -> Option<SessionEvent> {
         if session.is_unused() || (session.is_alive() && session.until <= env.now) {
             let event = session.lose(Loss::Expired);
             if session.users.is_empty() {
@@ -223,35 +233,42 @@ impl SessionStore<Keys> for Lease {
         None
     }
 
-    fn renew(session: &mut Session, env: &mut Env) {
+    fn renew(session: &mut EtcdSession, env: &mut EtcdEnv) {
         session.work_at(env, env.now);
     }
 
     /// Handles a reply. Replies to obsolete calls return `None`.
-    fn answered(session: &mut Session, env: &mut Env, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
+    fn session_answered(
+        session: &mut EtcdSession,
+        env: &mut EtcdEnv,
+        call: SessionCall,
+        reply: &Reply,
+    ) -> Option<SessionEvent> {
         match (call.purpose, session.state) {
-            (SessionPurpose::Open, State::Opening) => session.grant_answered(env, call, reply),
-            (SessionPurpose::Open, State::Ending) => {
+            (SessionPurpose::Open, SessionState::Opening) => session.grant_answered(env, call, reply),
+            (SessionPurpose::Open, SessionState::Ending) => {
                 // A lease that exists already is not ours.
                 let landed = !matches!(reply, Reply::NotSent(_) | Reply::Refused(_));
                 if landed || session.own.may_exist {
                     session.work_at(env, env.now);
                 } else {
-                    session.state = State::Over(End::Confirmed);
+                    session.state = SessionState::Over(SessionEnd::Confirmed);
                 }
                 None
             }
-            (SessionPurpose::Renew, State::Alive | State::Checking) => session.keep_alive_answered(env, call, reply),
-            (SessionPurpose::End, State::Ending) => {
+            (SessionPurpose::Renew, SessionState::Alive | SessionState::Checking) => {
+                session.keep_alive_answered(env, call, reply)
+            }
+            (SessionPurpose::End, SessionState::Ending) => {
                 match reply {
                     Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => {
-                        session.state = State::Over(End::Confirmed);
+                        session.state = SessionState::Over(SessionEnd::Confirmed);
                     }
                     // If the server refuses for good, the lease expires by itself.
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_)
                         if reply.is_refusal() || session.may_give_up(env.now) =>
                     {
-                        session.state = State::Over(End::Unconfirmed);
+                        session.state = SessionState::Over(SessionEnd::Unconfirmed);
                     }
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => env.back_off(&mut session.retry),
                 }
@@ -261,16 +278,33 @@ impl SessionStore<Keys> for Lease {
         }
     }
 
-    fn may_exist(session: &Session) -> bool {
-        session.is_granting() || session.own.may_exist
-    }
-
-    fn end(session: &mut Session, env: &mut Env) {
+    fn end_session(session: &mut EtcdSession, env: &mut EtcdEnv) {
+        if session.state == SessionState::Opening && !session.is_granting() && !session.own.may_exist {
+            session.state = SessionState::Over(SessionEnd::Confirmed);
+            return;
+        }
+        session.state = SessionState::Ending;
         // Wait for the reply to a grant in flight: it could be executed after the revoke.
         if !session.is_granting() {
             session.retry.forget_call();
         }
         session.retry.succeeded();
         session.work_at(env, env.now);
+    }
+
+    fn read(query: &mut EtcdQuery, env: &mut EtcdEnv) {
+        query.read_leader(env);
+    }
+
+    fn read_at(query: &EtcdQuery) -> Option<Instant> {
+        query.read_at()
+    }
+
+    fn query_answered(query: &mut EtcdQuery, env: &mut EtcdEnv, serial: u64, reply: &Reply) -> bool {
+        query.answered(env, serial, reply)
+    }
+
+    fn close_query(query: &EtcdQuery, env: &mut EtcdEnv) {
+        query.close(env);
     }
 }

@@ -3,13 +3,13 @@
 
 use core::time::Duration;
 
-use super::Env;
+use super::EtcdEnv;
 use crate::etcd::request::{LeaseId, Request};
 use crate::id::{CallOwner, ClientId, NodeId};
 use crate::jitter::mix;
 use crate::lock::SessionId;
 
-impl Env {
+impl EtcdEnv {
     /// Returns an unused lease id: a hash of the client's random id and a counter.
     // E1
     pub(crate) fn fresh_lease(&mut self) -> LeaseId {

@@ -9,17 +9,17 @@ use core::iter;
 use core::mem;
 use core::time::Duration;
 
-use super::hold::HoldWatch;
+use super::hold::HeldKey;
 use super::watch_cache::{CachedWatches, Earlier};
-use super::{Contention, Env, Etcd, EtcdCall, Keys, POLL, Watched};
+use super::{Etcd, EtcdCall, EtcdContention, EtcdEnv, POLL, WatchedKey};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Ahead, Found, Older, Reply, Request, Seen};
-use crate::lock::{Answer, Blocked, Expiry, Progress, SessionId};
+use crate::lock::{Answer, Blocked, Expiry, SessionId};
 use crate::time::Instant;
 
-/// How long events of a newly opened watch may be delayed, see [`Contender::opened`].
+/// How long events of a newly opened watch may be delayed, see [`EtcdContender::opened`].
 const DELAY_LIMIT: Duration = Duration::from_millis(100);
 /// Delay before the first extra read in that period.
 const FIRST_REREAD: Duration = Duration::from_millis(2);
@@ -31,16 +31,16 @@ const READ_AFTER: Duration = Duration::from_millis(2);
 
 /// A contender that waits behind another key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Contender {
-    session: SessionId,
+pub struct EtcdContender {
+    pub(super) session: SessionId,
     own: Seen,
     value: Bytes,
     /// The known state of the queue, and the schedule of the next read.
     reading: Reading,
-    own_watch: Watched,
+    own_watch: WatchedKey,
     /// The known predecessors. `older_watch` is on the key of the direct one.
     ahead: Ahead,
-    older_watch: Option<Watched>,
+    older_watch: Option<WatchedKey>,
     /// A watched key further ahead, if not all predecessors are known.
     earlier: Option<Box<Earlier>>,
     /// The watch on the predecessor has reported an event, so it is known to be live.
@@ -51,12 +51,12 @@ pub struct Contender {
     recheck: Instant,
 }
 
-impl Contender {
-    pub(super) fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
+impl EtcdContender {
+    pub(super) fn watched(&mut self, watch: WatchId) -> Option<&mut WatchedKey> {
         self.watches().find(|watched| watched.id == watch)
     }
 
-    pub(super) fn watches(&mut self) -> impl Iterator<Item = &mut Watched> {
+    pub(super) fn watches(&mut self) -> impl Iterator<Item = &mut WatchedKey> {
         iter::once(&mut self.own_watch).chain(&mut self.older_watch)
     }
 
@@ -78,7 +78,7 @@ impl Contender {
         self.earlier.as_ref().is_some_and(|earlier| earlier.watch.id == watch)
     }
 
-    pub(super) fn close_earlier(&mut self, env: &mut Env) {
+    pub(super) fn close_earlier(&mut self, env: &mut EtcdEnv) {
         if let Some(earlier) = self.earlier.take() {
             env.close_watch(earlier.watch.id);
         }
@@ -150,22 +150,22 @@ impl Contender {
     }
 
     /// Requests refused watches again, in the order that [`opened`](Self::opened) needs.
-    fn reopen_refused(&mut self, env: &mut Env, own: Bytes) {
+    fn reopen_refused(&mut self, env: &mut EtcdEnv, own: Bytes) {
         if self.older_watch.is_some_and(|older| !env.has_watch(older.id)) {
-            self.older_watch = Some(Watched::until_deleted(env, self.ahead.next.key.clone()));
+            self.older_watch = Some(WatchedKey::until_deleted(env, self.ahead.next.key.clone()));
         }
         if !env.has_watch(self.own_watch.id) {
-            self.own_watch = Watched::new(env, own);
+            self.own_watch = WatchedKey::new(env, own);
         }
     }
 
-    fn close(&mut self, env: &mut Env) {
+    fn close(&mut self, env: &mut EtcdEnv) {
         env.close_watch(self.own_watch.id);
         self.close_older(env);
         self.close_earlier(env);
     }
 
-    pub(super) fn close_older(&mut self, env: &mut Env) {
+    pub(super) fn close_older(&mut self, env: &mut EtcdEnv) {
         self.delayed_since = None;
         self.live = false;
         if let Some(older) = self.older_watch.take() {
@@ -174,7 +174,7 @@ impl Contender {
     }
 
     /// Ends the wait, and caches its watches if the one on the predecessor is known to be live.
-    pub(super) fn cache_watches(&mut self, env: &mut Env, long: bool) -> Option<Box<CachedWatches>> {
+    pub(super) fn cache_watches(&mut self, env: &mut EtcdEnv, long: bool) -> Option<Box<CachedWatches>> {
         let watch = self.older_watch.filter(|older| self.live && older.open.is_some());
         let Some(watch) = watch else {
             self.close_older(env);
@@ -188,12 +188,8 @@ impl Contender {
     }
 }
 
-impl Progress<Keys> for Contender {
-    fn session(&self) -> SessionId {
-        self.session
-    }
-
-    fn deadline(&self) -> Option<Instant> {
+impl EtcdContender {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         let Reading { retry, .. } = &self.reading;
         if retry.is_in_flight() {
             return None;
@@ -203,15 +199,11 @@ impl Progress<Keys> for Contender {
         // After a failure, only the backoff applies.
         Some(retry.due().map_or(next, |at| if retry.tries() > 0 { at } else { at.min(next) }))
     }
-
-    fn timeout(queued: &mut Etcd, env: &mut Env) {
-        queued.look(env);
-    }
 }
 
 impl Etcd {
     /// Nobody waits any more, or the session is lost.
-    pub(super) fn leave_queue(&mut self, env: &mut Env, mut contender: Contender) {
+    pub(super) fn leave_queue(&mut self, env: &mut EtcdEnv, mut contender: EtcdContender) {
         self.calls.forget(|call| *call == EtcdCall::Look);
         contender.close(env);
         if !env.is_lost(contender.session) {
@@ -223,7 +215,7 @@ impl Etcd {
     // E4
     pub(super) fn join(
         &mut self,
-        env: &mut Env,
+        env: &mut EtcdEnv,
         session: SessionId,
         own: Seen,
         revision: i64,
@@ -234,12 +226,12 @@ impl Etcd {
         self.answer = Answer::Taken(Expiry::Unknown);
         if self.tries_once() {
             self.schedule_key(env, session, own.modified);
-            self.contention = Contention::Idle;
+            self.contention = EtcdContention::Idle;
             self.end_try(env);
             return;
         }
         let watching = self.watch_queue(env, session, self.key.key(lease), &ahead.next.key);
-        let mut contender = Contender {
+        let mut contender = EtcdContender {
             session,
             own,
             value,
@@ -253,26 +245,26 @@ impl Etcd {
             recheck: env.recheck_at(),
         };
         contender.poll_without_watch(env.now);
-        self.contention = Contention::Waiting(contender);
+        self.contention = EtcdContention::Waiting(Box::new(contender));
         env.blocked(Blocked::Held);
         self.look(env);
     }
 
     /// Watches a key further ahead in a long queue. Its deletion leaves time to read the
     /// predecessors, so that a hand-over costs only two or three reads of single keys.
-    pub(super) fn watch_earlier(&mut self, env: &mut Env, rest: &[Older]) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
+    pub(super) fn watch_earlier(&mut self, env: &mut EtcdEnv, rest: &[Older]) {
+        let EtcdContention::Waiting(contender) = &mut self.contention else { return };
         let Some(older) = rest.get(EARLIER).filter(|_| contender.ahead.rest.is_none()) else { return };
         if contender.earlier.as_ref().is_none_or(|earlier| earlier.key != older.key) {
             contender.close_earlier(env);
-            let watch = Watched::until_deleted(env, older.key.clone());
+            let watch = WatchedKey::until_deleted(env, older.key.clone());
             contender.earlier = Some(Box::new(Earlier { key: older.key.clone(), watch, read_at: None }));
         }
     }
 
     /// Lists the newest keys of a long queue, to find one further ahead to watch.
-    pub(super) fn list_once(&mut self, env: &mut Env) {
-        if let Contention::Waiting(contender) = &self.contention
+    pub(super) fn list_once(&mut self, env: &mut EtcdEnv) {
+        if let EtcdContention::Waiting(contender) = &self.contention
             && contender.ahead.rest.is_none()
             && contender.earlier.is_none()
             && !contender.reading.retry.is_in_flight()
@@ -282,8 +274,8 @@ impl Etcd {
     }
 
     /// Rereads the queue if its known state may be outdated.
-    pub(super) fn look(&mut self, env: &mut Env) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
+    pub(super) fn look(&mut self, env: &mut EtcdEnv) {
+        let EtcdContention::Waiting(contender) = &mut self.contention else { return };
         let due = contender.deadline().is_some_and(|at| at <= env.now);
         let Reading { known, retry, .. } = contender.reading;
         let paused = retry.due().is_some() && retry.tries() > 0;
@@ -298,8 +290,8 @@ impl Etcd {
         self.read_queue(env, ahead);
     }
 
-    fn read_queue(&mut self, env: &mut Env, ahead: Option<Ahead>) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
+    fn read_queue(&mut self, env: &mut EtcdEnv, ahead: Option<Ahead>) {
+        let EtcdContention::Waiting(contender) = &mut self.contention else { return };
         let Some(lease) = env.lease(contender.session) else { return };
         contender.reopen_refused(env, self.key.key(lease));
         contender.recheck = env.recheck_at();
@@ -309,8 +301,8 @@ impl Etcd {
         contender.reading.sent(reported);
     }
 
-    pub(super) fn look_answered(&mut self, env: &mut Env, reply: &Reply) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
+    pub(super) fn look_answered(&mut self, env: &mut EtcdEnv, reply: &Reply) {
+        let EtcdContention::Waiting(contender) = &mut self.contention else { return };
         contender.reading.retry.forget_call();
         let session = contender.session;
         match reply {
@@ -337,7 +329,7 @@ impl Etcd {
                         let next = Older { key: older.key.clone(), created: older.create_revision };
                         if next.key != contender.ahead.next.key || contender.older_watch.is_none() {
                             contender.close_older(env);
-                            contender.older_watch = Some(Watched::until_deleted(env, older.key.clone()));
+                            contender.older_watch = Some(WatchedKey::until_deleted(env, older.key.clone()));
                         }
                         contender.ahead = Ahead { next, rest: all.then(|| rest.clone()) };
                     }
@@ -345,7 +337,7 @@ impl Etcd {
                 if *long {
                     self.watch_earlier(env, rest);
                 }
-                let Contention::Waiting(contender) = &mut self.contention else { return };
+                let EtcdContention::Waiting(contender) = &mut self.contention else { return };
                 contender.reading.retry.succeeded();
                 if contender.reading.min_revision > *revision {
                     contender.handle_stale_reply(env.now, *revision);
@@ -377,14 +369,14 @@ impl Etcd {
     /// Takes the lock. A read or write at `revision` proved that the key is first.
     pub(super) fn win(
         &mut self,
-        env: &mut Env,
+        env: &mut EtcdEnv,
         session: SessionId,
         own: Seen,
         revision: i64,
         value: Bytes,
-        watch: Option<Watched>,
+        watch: Option<WatchedKey>,
     ) {
-        let watch = HoldWatch::new(watch.filter(|own| env.has_watch(own.id)), revision, own.modified);
-        self.take(env, session, own, revision, value, watch);
+        let key = HeldKey::new(own, watch.filter(|own| env.has_watch(own.id)), revision);
+        self.take(env, session, key, revision, value);
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use super::{Env, Etcd, Hold, Watched};
+use super::{Etcd, EtcdEnv, EtcdHold, WatchedKey};
 use crate::etcd::locks_output::WatchId;
 use crate::lock::SessionId;
 use crate::time::Instant;
@@ -23,9 +23,9 @@ const PAUSE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::fro
 pub(super) struct CachedWatches {
     session: SessionId,
     /// The watch on the client's key, once the holder has returned it.
-    own: Option<Watched>,
+    own: Option<WatchedKey>,
     older: Bytes,
-    older_watch: Watched,
+    older_watch: WatchedKey,
     /// The watch on a key ahead of the predecessor.
     earlier: Option<Box<Earlier>>,
     long: bool,
@@ -42,7 +42,7 @@ impl CachedWatches {
         now: Instant,
         session: SessionId,
         older: Bytes,
-        older_watch: Watched,
+        older_watch: WatchedKey,
         earlier: Option<Box<Earlier>>,
         long: bool,
     ) -> Self {
@@ -93,7 +93,7 @@ impl CachedWatches {
         }
     }
 
-    fn close(&self, env: &mut Env) {
+    fn close(&self, env: &mut EtcdEnv) {
         if let Some(own) = self.own {
             env.close_watch(own.id);
         }
@@ -109,14 +109,14 @@ impl CachedWatches {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Earlier {
     pub(super) key: Bytes,
-    pub(super) watch: Watched,
+    pub(super) watch: WatchedKey,
     /// When to read the queue, after the key was deleted.
     pub(super) read_at: Option<Instant>,
 }
 
 pub(super) struct Watching {
-    pub(super) own: Watched,
-    pub(super) older: Watched,
+    pub(super) own: WatchedKey,
+    pub(super) older: WatchedKey,
     /// The latest revision that cached watches reported.
     pub(super) reported: i64,
     /// The watch on the predecessor is known to be live.
@@ -125,21 +125,21 @@ pub(super) struct Watching {
 }
 
 impl Etcd {
-    pub(super) fn close_cached_watches(&mut self, env: &mut Env) {
+    pub(super) fn close_cached_watches(&mut self, env: &mut EtcdEnv) {
         if let Some(cached) = self.own.watch_cache.take() {
             cached.close(env);
         }
     }
 
-    pub(super) fn expire_cached_watches(&mut self, env: &mut Env) {
-        if self.own.watch_cache.as_ref().is_some_and(|cached| cached.until <= env.now) {
+    pub(super) fn expire_cached_watches(&mut self, env: &mut EtcdEnv) {
+        if self.own.watch_cache.as_ref().is_some_and(|cached| cached.until <= env.now || env.is_stopping) {
             self.close_cached_watches(env);
         }
     }
 
     /// Caches the holder's watch on its own key, or closes it.
-    pub(super) fn cache_own_watch(&mut self, env: &mut Env, hold: &Hold) {
-        let Some(own) = hold.watch.own else { return };
+    pub(super) fn cache_own_watch(&mut self, env: &mut EtcdEnv, hold: &EtcdHold) {
+        let Some(own) = hold.node.watch else { return };
         match &mut self.own.watch_cache {
             Some(cached) if cached.own.is_none() && own.open.is_some() => {
                 cached.own = Some(own);
@@ -151,7 +151,7 @@ impl Etcd {
     }
 
     /// Watches the predecessor's key and the client's own. Reuses cached watches if they match.
-    pub(super) fn watch_queue(&mut self, env: &mut Env, session: SessionId, own: Bytes, older: &Bytes) -> Watching {
+    pub(super) fn watch_queue(&mut self, env: &mut EtcdEnv, session: SessionId, own: Bytes, older: &Bytes) -> Watching {
         match self.own.watch_cache.take().map(|cached| *cached) {
             Some(CachedWatches { session: of, own: Some(own), older: key, older_watch, earlier, reported, .. })
                 if of == session && key == *older =>
@@ -163,8 +163,8 @@ impl Etcd {
                     cached.close(env);
                 }
                 // The order matters, see `Contender::opened`.
-                let older = Watched::until_deleted(env, older.clone());
-                let own = Watched::new(env, own);
+                let older = WatchedKey::until_deleted(env, older.clone());
+                let own = WatchedKey::new(env, own);
                 Watching { own, older, reported: 0, live: false, earlier: None }
             }
         }

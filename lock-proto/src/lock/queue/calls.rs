@@ -5,9 +5,9 @@ use crate::collections::Few;
 
 /// The calls in flight, each with its purpose. The reply to any other call is dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Calls<P>(Few<(u64, P)>);
+pub(crate) struct CallTable<P>(Few<(u64, P)>);
 
-impl<P> Calls<P> {
+impl<P> CallTable<P> {
     pub(crate) const fn new() -> Self {
         Self(Few::None)
     }
@@ -38,7 +38,7 @@ impl<P> Calls<P> {
     }
 }
 
-impl<P: PartialEq> Calls<P> {
+impl<P: PartialEq> CallTable<P> {
     /// Awaits the reply to this call alone for this purpose.
     pub(crate) fn replace(&mut self, serial: u64, purpose: P) {
         self.forget(|known| *known == purpose);
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn call_is_answered_once_and_only_for_its_last_purpose() {
-        let mut calls = Calls::new();
+        let mut calls = CallTable::new();
         for (serial, purpose) in [(1, 'a'), (2, 'b'), (3, 'a')] {
             calls.put(serial, purpose);
         }
@@ -62,6 +62,6 @@ mod tests {
         assert_eq!((calls.answered(3), calls.iter().count(), calls.answered(4)), (None, 1, Some('a')));
         calls.put(5, 'c');
         calls.forget(|purpose| *purpose == 'c');
-        assert_eq!(calls, Calls::new());
+        assert_eq!(calls, CallTable::new());
     }
 }

@@ -6,10 +6,10 @@ use alloc::vec::{self, Vec};
 
 use bytes::Bytes;
 
-use super::queued::{Bid, Contention, QueueEnv, Queued};
+use super::queued::{Bid, QueueEnv, Queued};
 use super::retry::Retry;
 use super::sessions::SessionId;
-use super::store::{Keep as _, QueueStore};
+use super::store::QueueStore;
 use crate::id::LockId;
 use crate::lock::answer::Answer;
 use crate::lock::event::Report;
@@ -21,7 +21,7 @@ use crate::time::{Instant, nanos, soonest};
 
 /// A held node and its current holder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Hold<S: QueueStore> {
+pub struct QueueHold<S: QueueStore> {
     /// The acquisition that has it.
     pub(crate) id: LockId,
     bid: Bid,
@@ -34,18 +34,17 @@ pub struct Hold<S: QueueStore> {
     pub(crate) node: S::Node,
     pub(crate) value: Bytes,
     pub(crate) grants: LocalGrants,
-    /// The watch on the node. `watch_at` is when to request it.
-    pub(crate) watch: S::Watch,
+    /// When to watch the node.
     pub(crate) watch_at: Instant,
     /// The application guards transactions by the version of the node.
     pub(crate) guarded: bool,
-    pub(crate) write: Option<Write>,
+    pub(crate) write: Option<HoldWrite>,
     pub(crate) extending: Extends,
 }
 
 /// A new value for the node of a hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Write {
+pub(crate) struct HoldWrite {
     value: Bytes,
     /// The value of the last write. `value` may have changed since.
     sent: Bytes,
@@ -76,7 +75,7 @@ pub(crate) enum Written {
     NotSent,
 }
 
-impl Write {
+impl HoldWrite {
     pub(crate) const fn new(now: Instant, value: Bytes) -> Self {
         let sent = Bytes::new();
         Self { value, sent, proclaim: None, requested_at: now, look: false, retry: Retry::new(None) }
@@ -98,7 +97,7 @@ impl Write {
     }
 }
 
-impl<S: QueueStore> Hold<S> {
+impl<S: QueueStore> QueueHold<S> {
     /// Returns what is known of it now.
     pub(super) fn holding(&self, env: &QueueEnv<S>) -> Holding {
         let until = env.until(self.session);
@@ -119,12 +118,10 @@ impl<S: QueueStore> Hold<S> {
         }
     }
 
-    pub(super) fn deadline(&self, env: &QueueEnv<S>) -> Option<Instant> {
-        let write = self.write.as_ref();
-        let proclaim = write.and_then(|write| write.proclaim);
-        let up = env.is_up(self.session);
-        let send = write.and_then(|write| write.retry.deadline()).filter(|_| up);
-        soonest([S::Watch::deadline(self).filter(|_| up), proclaim, send])
+    /// Returns when to send the write, or to fail the proclaim.
+    pub(super) fn write_at(&self, is_up: bool) -> Option<Instant> {
+        let write = self.write.as_ref()?;
+        soonest([write.proclaim, write.retry.deadline().filter(|_| is_up)])
     }
 }
 
@@ -132,7 +129,7 @@ impl<S: QueueStore> Queued<S> {
     /// Returns the node of this acquisition if it holds the lock.
     pub(crate) fn owner(&self, id: LockId, env: &QueueEnv<S>) -> Option<S::Owner> {
         let hold = self.hold.as_ref().filter(|hold| hold.id == id && hold.prepared)?;
-        S::Watch::owner(&self.key, hold, env)
+        S::owner(&self.key, hold, env)
     }
 
     /// Returns the node, whose version the client changes before the next hand-over.
@@ -148,7 +145,7 @@ impl<S: QueueStore> Queued<S> {
         let until = env.now + env.config.release_within;
         let Some(hold) = &mut self.hold else { return };
         // A second proclaim replaces the first, and its result counts for both.
-        let write = hold.write.get_or_insert_with(|| Write::new(env.now, Bytes::new()));
+        let write = hold.write.get_or_insert_with(|| HoldWrite::new(env.now, Bytes::new()));
         if write.proclaim.is_none() {
             write.requested_at = env.now;
         }
@@ -181,16 +178,15 @@ impl<S: QueueStore> Queued<S> {
         node: S::Node,
         revision: i64,
         value: Bytes,
-        watch: S::Watch,
     ) {
         let Some(Waiter { id, terms: bid, renew, .. }) = self.head.take() else { return S::leave(self, env) };
-        self.contention = Contention::Idle;
+        self.contention = S::Contention::default();
         self.answer = Answer::Silent;
         self.tries = 0;
         // The server knows the session, in which it has created this node.
         env.shared.sessions.unknown = 0;
         let third = S::validity(&env.config, env.ttl(session)) / 3;
-        let hold = self.hold.insert(Hold {
+        let hold = self.hold.insert(QueueHold {
             id,
             bid,
             renew,
@@ -200,7 +196,6 @@ impl<S: QueueStore> Queued<S> {
             node,
             value,
             grants: LocalGrants::new(revision, env.now + env.config.handover_window),
-            watch,
             watch_at: env.now + env.config.store.watch_own_after.unwrap_or(third),
             guarded: false,
             write: None,
@@ -224,7 +219,7 @@ impl<S: QueueStore> Queued<S> {
         let Some(hold) = &mut self.hold else { return };
         hold.extending.clear();
         if hold.guarded || hold.value != hold.bid.value || (hold.bid.candidate && hold.grants.count > 0) {
-            hold.write = Some(Write::new(env.now, hold.bid.value.clone()));
+            hold.write = Some(HoldWrite::new(env.now, hold.bid.value.clone()));
             // Other work on the inherited hold may be due too.
             return self.keep(env);
         }
@@ -257,10 +252,10 @@ impl<S: QueueStore> Queued<S> {
         self.keep(env);
     }
 
-    /// Sends a pending write, and watches the node of a long hold.
+    /// Does the work that is due: first of all, sends the pending write.
     pub(crate) fn keep(&mut self, env: &mut QueueEnv<S>) {
         self.write(env);
-        S::Watch::work(self, env);
+        S::timeout(self, env);
     }
 
     /// Sends the pending write, or fails a proclaim that has timed out.
@@ -274,7 +269,7 @@ impl<S: QueueStore> Queued<S> {
         let write = self.hold.as_ref().and_then(|hold| hold.write.as_ref());
         let Some(write) = write.filter(|write| write.retry.is_ready(env.now)) else { return };
         let value = (!write.look).then(|| write.value.clone());
-        if S::Watch::write(self, env, value)
+        if S::write(self, env, value)
             && let Some(write) = self.hold.as_mut().and_then(|hold| hold.write.as_mut())
         {
             write.sent = write.value.clone();

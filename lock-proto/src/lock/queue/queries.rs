@@ -10,8 +10,7 @@ use bytes::Bytes;
 
 use super::output::QueueOutput;
 use super::queued::{Bid, QueueEnv, Queued};
-use super::sessions::{SessionEvent, SessionId};
-use super::store::QueueStore;
+use super::store::{QueueClient, QueueStore};
 use crate::collections::{Deadlines, Slots};
 use crate::error::Misuse;
 use crate::id::LockId;
@@ -26,7 +25,7 @@ use crate::time::{Instant, soonest};
 
 /// A query for the leader of an election, or an observation of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Query<S: QueueStore> {
+pub struct LeaderQuery<S: QueueStore> {
     pub(crate) id: QueryId,
     pub(crate) queue: S::Key,
     /// Deadline of a query; `None` for an observer.
@@ -35,38 +34,21 @@ pub struct Query<S: QueueStore> {
     pub(crate) last_event: Option<ElectionEvent>,
     /// The last failure, for reports.
     pub(crate) answer: Answer,
-    pub(crate) own: S::Query,
+    pub(crate) own: <S::Client as QueueClient<S>>::Query,
 }
 
-/// How a store reads the leader. The value is the store's part of a query. The methods that return
-/// a `bool` return true if the query has ended.
-pub trait QueryStore<S: QueueStore>: Clone + Debug + Default + PartialEq + Eq + Hash {
-    /// Reads the leader if that is due, or it may have changed.
-    fn read(query: &mut Query<S>, env: &mut QueueEnv<S>);
-    /// Returns when a read is due.
-    fn read_at(query: &Query<S>) -> Option<Instant>;
-    /// Handles the reply to a request of this or another query.
-    fn answered(query: &mut Query<S>, env: &mut QueueEnv<S>, serial: u64, reply: &S::Reply) -> bool;
-    /// Handles an event of a session.
-    fn session_event(_: &mut Query<S>, _: &mut QueueEnv<S>, _: SessionId, _: &SessionEvent) -> bool {
-        false
-    }
-    /// It has ended.
-    fn close(query: &Query<S>, env: &mut QueueEnv<S>);
-}
-
-impl<S: QueueStore> Query<S> {
+impl<S: QueueStore> LeaderQuery<S> {
     pub(crate) const fn observes(&self) -> bool {
         self.until.is_none()
     }
 
     fn deadline(&self) -> Option<Instant> {
-        soonest([S::Query::read_at(self), self.until])
+        soonest([S::Client::read_at(self), self.until])
     }
 
     /// Reads the leader if that is due, or it may have changed.
     pub(crate) fn read(&mut self, env: &mut QueueEnv<S>) {
-        S::Query::read(self, env);
+        S::Client::read(self, env);
     }
 
     pub(crate) fn emit(&mut self, env: &mut QueueEnv<S>, event: ElectionEvent) {
@@ -99,18 +81,18 @@ impl<S: QueueStore> Query<S> {
 
 /// All open queries and observations of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Queries<S: QueueStore> {
-    list: BTreeMap<u32, Query<S>>,
+pub struct LeaderQueries<S: QueueStore> {
+    list: BTreeMap<u32, LeaderQuery<S>>,
     ids: Slots,
     deadlines: Deadlines,
 }
 
-impl<S: QueueStore> Queries<S> {
+impl<S: QueueStore> LeaderQueries<S> {
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Query<S>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LeaderQuery<S>> {
         self.list.values()
     }
 
@@ -139,7 +121,7 @@ impl<S: QueueStore> Queries<S> {
 
 impl<S: QueueStore> QueueEnv<S> {
     /// Runs one step of a query, and removes the query if `f` returns true.
-    pub(crate) fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut Query<S>, &mut Self) -> bool) {
+    pub(crate) fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut LeaderQuery<S>, &mut Self) -> bool) {
         // Removed from the map during the step, so that `f` can borrow the context.
         let Some(mut query) = self.shared.queries.list.remove(&slot) else { return };
         let is_over = f(&mut query, self);
@@ -150,7 +132,7 @@ impl<S: QueueStore> QueueEnv<S> {
             return;
         }
         queries.ids.end(slot);
-        S::Query::close(&query, self);
+        S::Client::close_query(&query, self);
     }
 
     /// Does the work of queries that is due.
@@ -232,8 +214,8 @@ impl<S: QueueStore> Locks<Queued<S>> {
         let id = QueryId { slot, generation };
         let since = self.ctx.env.now;
         let until = (!observe).then(|| since + self.ctx.env.config.release_within);
-        let (last_event, answer, own) = (None, Answer::Silent, S::Query::default());
-        queries.list.insert(slot, Query { id, queue, until, since, last_event, answer, own });
+        let (last_event, answer, own) = (None, Answer::Silent, Default::default());
+        queries.list.insert(slot, LeaderQuery { id, queue, until, since, last_event, answer, own });
         self.ctx.env.query_step(slot, |query, env| {
             query.read(env);
             false

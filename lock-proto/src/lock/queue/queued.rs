@@ -11,14 +11,14 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::calls::Calls;
+use super::calls::CallTable;
 use super::config::QueueSettings;
-use super::hold::Hold;
+use super::hold::{HoldWrite, QueueHold};
 use super::output::QueueOutput;
-use super::queries::{Queries, QueryStore};
+use super::queries::LeaderQueries;
 use super::retry::Retry;
-use super::sessions::{End, Session, SessionId, SessionStore, Sessions, State, pause};
-use super::store::{Cleanup, Progress, QueueStore};
+use super::sessions::{QueueSession, SessionEnd, SessionId, SessionState, Sessions, pause};
+use super::store::{Contending, ContentionStage, QueueClient, QueueProtocol, QueueStore};
 use super::users::Need;
 use crate::error::{Invalid, Misuse};
 use crate::fault::Fault;
@@ -45,15 +45,14 @@ pub struct Queued<S: QueueStore> {
     pub(crate) key: S::Key,
     /// The waiter to contend for.
     pub(crate) head: Option<Waiter<Bid>>,
-    pub(crate) contention: Contention<S>,
+    pub(crate) contention: S::Contention,
     /// Attempts since the last grant.
     pub(crate) tries: u32,
-    pub(crate) hold: Option<Hold<S>>,
+    pub(crate) hold: Option<QueueHold<S>>,
     /// What lost holds left whose guards are alive.
-    pub(crate) left: Vec<Remains<S>>,
-    releases: Vec<Releasing<S>>,
-    pub(crate) cleanups: Vec<S::Cleanup>,
-    pub(crate) calls: Calls<S::Call>,
+    pub(crate) left: Vec<QueueRemains<S>>,
+    releases: Vec<QueueRelease<S>>,
+    pub(crate) calls: CallTable<S::Call>,
     /// The last reply, for reports.
     pub(crate) answer: Answer,
     /// Sessions that this lock last joined, and what it needs of each one.
@@ -62,7 +61,7 @@ pub struct Queued<S: QueueStore> {
 }
 
 /// The settings of a client.
-pub type QueueConfig<S> = Config<QueueSettings<<S as QueueStore>::Settings>>;
+pub type QueueConfig<S> = Config<QueueSettings<<S as QueueProtocol>::Settings>>;
 /// The environment of a step.
 pub type QueueEnv<S> = Env<Queued<S>>;
 
@@ -86,18 +85,24 @@ impl Terms for Bid {
 
 /// State that the locks of a client share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Shared<S: QueueStore> {
+pub struct QueueShared<S: QueueStore> {
     pub(crate) client: ClientId,
     pub(crate) sessions: Sessions<S>,
-    pub(crate) queries: Queries<S>,
+    pub(crate) queries: LeaderQueries<S>,
     /// Number of ids derived from that of the client so far.
     ids: u64,
-    pub(crate) own: S::Shared,
+    pub(crate) own: S::Client,
 }
 
-impl<S: QueueStore> Shared<S> {
+impl<S: QueueStore> QueueShared<S> {
     pub(crate) fn new(client: ClientId) -> Self {
-        Self { client, sessions: Sessions::default(), queries: Queries::default(), ids: 0, own: S::Shared::default() }
+        Self {
+            client,
+            sessions: Sessions::default(),
+            queries: LeaderQueries::default(),
+            ids: 0,
+            own: S::Client::default(),
+        }
     }
 
     /// Returns the number of the next id that is derived from that of the client.
@@ -107,58 +112,23 @@ impl<S: QueueStore> Shared<S> {
     }
 }
 
-/// Progress of the head of the local queue towards the lock.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Contention<S: QueueStore> {
-    /// Nobody contends.
-    #[default]
-    Idle,
-    /// The session is not established.
-    Opening(SessionId),
-    /// Entering the store's queue.
-    Entering(S::Enter),
-    /// Waiting in the store's queue, behind another node.
-    Waiting(S::Contender),
-}
-
-impl<S: QueueStore> Contention<S> {
-    pub(crate) fn session(&self) -> Option<SessionId> {
-        match self {
-            Self::Idle => None,
-            Self::Opening(session) => Some(*session),
-            Self::Entering(enter) => Some(enter.session()),
-            Self::Waiting(contender) => Some(contender.session()),
-        }
-    }
-
-    fn deadline(&self) -> Option<(Instant, &'static str)> {
-        match self {
-            Self::Idle | Self::Opening(_) => None,
-            Self::Entering(enter) => enter.deadline().map(|at| (at, "next attempt")),
-            Self::Waiting(contender) => contender.deadline().map(|at| (at, "reread of the queue")),
-        }
-    }
-
-    /// Returns true if it waits on this session, and is the next to hold the lock.
-    fn is_next_on(&self, session: SessionId) -> bool {
-        matches!(self, Self::Waiting(contender) if contender.session() == session && contender.is_next())
-    }
-}
-
 /// What an ended hold leaves in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Remains<S: QueueStore> {
+pub struct QueueRemains<S: QueueStore> {
     /// The acquisition that had the hold.
     id: LockId,
     pub(crate) session: SessionId,
-    pub(crate) left: S::Left,
+    /// Its node, unless that is gone.
+    pub(crate) node: Option<S::Node>,
+    /// The node was being written when the hold was released.
+    pub(crate) writes: bool,
     valid_until: Instant,
 }
 
 /// State of a release without a result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Releasing<S: QueueStore> {
-    remains: Remains<S>,
+struct QueueRelease<S: QueueStore> {
+    remains: QueueRemains<S>,
     /// A delete sent while the hold was valid ended Unknown.
     maybe_deleted: bool,
 }
@@ -167,20 +137,19 @@ impl<S: QueueStore> Store for Queued<S> {
     type Key = S::Key;
     type Terms = Bid;
     type Settings = QueueSettings<S::Settings>;
-    type Shared = Shared<S>;
+    type Shared = QueueShared<S>;
     type Output = QueueOutput<S::Request, S::Output>;
 
     fn new(key: S::Key) -> Self {
         Self {
             key,
             head: None,
-            contention: Contention::Idle,
+            contention: S::Contention::default(),
             tries: 0,
             hold: None,
             left: Vec::new(),
             releases: Vec::new(),
-            cleanups: Vec::new(),
-            calls: Calls::new(),
+            calls: CallTable::new(),
             answer: Answer::Silent,
             joined: Vec::new(),
             own: S::default(),
@@ -219,11 +188,11 @@ impl<S: QueueStore> Store for Queued<S> {
             Order::Extend(id) => self.extend(env, id),
             Order::HandOver { from, to } => self.hand_over(env, from, to),
             Order::Leave { id, loss } => {
-                let left = self.lose_hold(env, id, loss);
+                let left = self.end_hold(env, id, Some(loss));
                 self.left.extend(left);
             }
             Order::End { id, loss: Some(loss), .. } => {
-                self.lose_hold(env, id, loss);
+                self.end_hold(env, id, Some(loss));
             }
             Order::End { id, loss: None, answer, .. } => {
                 let left = self.left.iter().position(|left| left.id == id);
@@ -239,29 +208,18 @@ impl<S: QueueStore> Store for Queued<S> {
                 self.releases.retain(|release| release.remains.id != id);
                 env.report(Fact::Released(id, Release::Unknown, Box::default()));
             }
-            Order::ShutDown => S::shutdown(self, env),
+            Order::ShutDown => S::timeout(self, env),
         }
     }
 
     fn timeout(&mut self, env: &mut QueueEnv<S>) {
         self.keep(env);
-        let is_due = self.contention.deadline().is_some_and(|(at, _)| at <= env.now);
-        match &self.contention {
-            Contention::Entering(_) if is_due => S::Enter::timeout(self, env),
-            Contention::Waiting(_) if is_due => S::Contender::timeout(self, env),
-            Contention::Idle | Contention::Opening(_) | Contention::Entering(_) | Contention::Waiting(_) => {}
-        }
-        S::Cleanup::timeout(self, env);
-        S::timeout(self, env);
     }
 
     fn deadline(&self, env: &QueueEnv<S>) -> Option<(Instant, &'static str)> {
-        let hold = self.hold.as_ref().and_then(|hold| hold.deadline(env)).map(|at| (at, "a hold"));
-        let cleanups = S::cleanups(self).filter_map(Cleanup::deadline).min().map(|at| (at, "cleanup"));
-        [self.contention.deadline(), hold, cleanups, self.own.deadline()]
-            .into_iter()
-            .flatten()
-            .min_by_key(|(at, _)| *at)
+        let is_up = self.hold.as_ref().is_some_and(|hold| env.is_up(hold.session));
+        let write = self.hold.as_ref().and_then(|hold| hold.write_at(is_up)).map(|at| (at, "a hold"));
+        [S::deadline(self, is_up), write].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     fn holding(&self, env: &QueueEnv<S>, id: LockId) -> Option<Holding> {
@@ -280,15 +238,15 @@ impl<S: QueueStore> Store for Queued<S> {
     /// Shutdown ends the sessions next, which deletes all nodes that are left. Without a session, a
     /// late request can no longer create one.
     fn is_drained(&self, _: &QueueEnv<S>) -> bool {
-        S::cleanups(self).all(Cleanup::is_drained)
+        !S::cleanups(self).any(|cleanup| cleanup.delays_shutdown)
     }
 
     fn is_over(&self) -> bool {
-        S::cleanups(self).next().is_none() && self.own.deadline().is_none()
+        S::cleanups(self).next().is_none() && S::deadline(self, false).is_none()
     }
 }
 
-impl<S: QueueStore> SharedState<Queued<S>> for Shared<S> {
+impl<S: QueueStore> SharedState<Queued<S>> for QueueShared<S> {
     fn default_ttl(config: &QueueConfig<S>) -> Duration {
         config.store.session_ttl
     }
@@ -348,7 +306,7 @@ impl<S: QueueStore> QueueEnv<S> {
         call.serial
     }
 
-    pub(crate) fn session(&self, session: SessionId) -> Option<&Session<S>> {
+    pub(crate) fn session(&self, session: SessionId) -> Option<&QueueSession<S>> {
         self.shared.sessions.get(session)
     }
 
@@ -362,17 +320,17 @@ impl<S: QueueStore> QueueEnv<S> {
 
     /// Returns true if requests of the session can be sent.
     pub(crate) fn is_up(&self, session: SessionId) -> bool {
-        self.session(session).is_some_and(S::Session::is_up)
+        self.session(session).is_some_and(S::Client::is_up)
     }
 
     /// Returns true if the session is lost, or was ended.
     pub(crate) fn is_lost(&self, session: SessionId) -> bool {
-        self.session(session).is_none_or(Session::is_lost)
+        self.session(session).is_none_or(QueueSession::is_lost)
     }
 
     /// Returns true if the session no longer exists on the server.
     pub(crate) fn is_gone(&self, session: SessionId) -> bool {
-        self.session(session).is_none_or(Session::is_gone)
+        self.session(session).is_none_or(QueueSession::is_gone)
     }
 
     /// Schedules a failed request again, after a pause.
@@ -400,13 +358,15 @@ impl<S: QueueStore> QueueEnv<S> {
 impl<S: QueueStore> Queued<S> {
     /// Contends for this waiter, from the point that the one before it had reached.
     fn contend(&mut self, env: &mut QueueEnv<S>, head: Waiter<Bid>) {
-        let serves = |left: &Waiter<Bid>| head.terms.may_follow(&left.terms) && S::serves(&left.terms, &head.terms);
+        let serves = |left: &Waiter<Bid>| {
+            head.terms.may_follow(&left.terms) && (!S::NODES_SHOW_BIDS || left.terms == head.terms)
+        };
         let same = self.head.as_ref().is_some_and(serves);
         self.head = Some(head);
-        match &self.contention {
-            Contention::Waiting(_) if same => env.blocked(Blocked::Held),
-            Contention::Opening(_) | Contention::Entering(_) if same => {}
-            Contention::Idle | Contention::Opening(_) | Contention::Entering(_) | Contention::Waiting(_) => {
+        match S::contending(&self.contention).filter(|_| same).map(|contending| contending.stage) {
+            Some(ContentionStage::Waiting | ContentionStage::Next) => env.blocked(Blocked::Held),
+            Some(ContentionStage::Opening | ContentionStage::Entering) => {}
+            None => {
                 S::leave(self, env);
                 self.start(env);
             }
@@ -415,7 +375,7 @@ impl<S: QueueStore> Queued<S> {
 
     /// Starts contending for the waiter, if there is one.
     pub(crate) fn start(&mut self, env: &mut QueueEnv<S>) {
-        self.contention = Contention::Idle;
+        self.contention = S::Contention::default();
         let Some(head) = &self.head else { return };
         let session = match head.terms.session {
             None => env.shared_session(),
@@ -440,39 +400,38 @@ impl<S: QueueStore> Queued<S> {
     }
 
     /// Ends the hold of this acquisition, and returns what it leaves.
-    fn end_hold(&mut self, env: &mut QueueEnv<S>, id: LockId, loss: Option<Loss>) -> Option<Remains<S>> {
+    fn end_hold(&mut self, env: &mut QueueEnv<S>, id: LockId, loss: Option<Loss>) -> Option<QueueRemains<S>> {
         let hold = self.hold.take_if(|hold| hold.id == id)?;
         let (session, valid_until) = (hold.session, hold.valid_until(env));
+        let writes = loss.is_none() && hold.write.as_ref().is_some_and(HoldWrite::is_in_flight);
         if let Some(loss @ (Loss::MaxHold | Loss::Expired)) = loss {
             // The session is no longer renewed. Without a drop of the guard, the node outlives the
             // hold by at most a TTL. A limited hold has a session of its own.
             // H6
             env.shared.sessions.lose(session, loss);
         }
-        let left = S::end(self, env, &hold, loss);
-        Some(Remains { id, session, left, valid_until })
-    }
-
-    /// Ends the lost hold of this acquisition, and returns what it leaves.
-    fn lose_hold(&mut self, env: &mut QueueEnv<S>, id: LockId, loss: Loss) -> Option<Remains<S>> {
-        let remains = self.end_hold(env, id, Some(loss))?;
-        // The nodes of a lost session end with it and need no cleanup.
-        if !env.is_lost(remains.session) {
-            S::lost(self, env, &remains);
-        }
-        Some(remains)
+        let node = S::end(self, env, hold, loss);
+        Some(QueueRemains { id, session, node, writes, valid_until })
     }
 
     /// Deletes what a hold left. `answer`: report the outcome.
-    fn clean_up(&mut self, env: &mut QueueEnv<S>, remains: Remains<S>, answer: bool) {
+    fn clean_up(&mut self, env: &mut QueueEnv<S>, remains: QueueRemains<S>, answer: bool) {
         let outcome = match env.session(remains.session).map(|session| session.state) {
-            _ if remains.left == S::Left::default() => Some(Release::Expired),
-            Some(State::Over(End::Refused | End::Unconfirmed)) => Some(Release::Unknown),
-            Some(State::Over(End::Confirmed) | State::Lost(Loss::Gone)) | None => Some(Release::Expired),
-            Some(State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending) => None,
+            _ if remains.node.is_none() => Some(Release::Expired),
+            Some(SessionState::Over(SessionEnd::Refused | SessionEnd::Unconfirmed)) => Some(Release::Unknown),
+            Some(SessionState::Over(SessionEnd::Confirmed) | SessionState::Lost(Loss::Gone)) | None => {
+                Some(Release::Expired)
+            }
+            Some(
+                SessionState::Opening
+                | SessionState::Checking
+                | SessionState::Alive
+                | SessionState::Lost(_)
+                | SessionState::Ending,
+            ) => None,
         };
         if answer && outcome.is_none() {
-            self.releases.push(Releasing { remains: remains.clone(), maybe_deleted: false });
+            self.releases.push(QueueRelease { remains: remains.clone(), maybe_deleted: false });
         }
         S::clean_up(self, env, &remains);
         if let (true, Some(outcome)) = (answer, outcome) {
@@ -489,12 +448,14 @@ impl<S: QueueStore> Queued<S> {
 
     /// Returns the sessions that this lock uses, and what it needs of each one.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, Need)> {
+        let contending = S::contending(&self.contention);
+        let next = contending.filter(|contending| contending.stage == ContentionStage::Next);
         let need = move |session| {
             let held = || self.hold.as_ref().is_some_and(|hold| hold.session == session);
-            if S::RENEWALS_PROVE && (held() || self.contention.is_next_on(session)) {
+            if S::RENEWALS_PROVE && (held() || next.is_some_and(|next| next.session == session)) {
                 Need::Proof
             } else if self.guarded().any(|own| own == session)
-                || S::cleanups(self).any(|cleanup| cleanup.session() == session && !cleanup.is_open_ended())
+                || S::cleanups(self).any(|cleanup| cleanup.session == session && cleanup.needs_session)
             {
                 Need::Alive
             } else {
@@ -502,19 +463,28 @@ impl<S: QueueStore> Queued<S> {
             }
         };
         let releases = self.releases.iter().filter(|_| S::END_RESOLVES);
-        let all = self.guarded().chain(S::cleanups(self).map(Cleanup::session));
+        let all = self.guarded().chain(S::cleanups(self).map(|cleanup| cleanup.session));
         all.chain(releases.map(|release| release.remains.session)).map(move |session| (session, need(session)))
+    }
+
+    /// Returns the session of the contention.
+    pub(crate) fn contending_in(&self) -> Option<SessionId> {
+        S::contending(&self.contention).map(|contending| contending.session)
     }
 
     fn guarded(&self) -> impl Iterator<Item = SessionId> {
         let held = self.hold.as_ref().map(|hold| hold.session);
-        self.contention.session().into_iter().chain(held).chain(self.left.iter().map(|left| left.session))
+        self.contending_in().into_iter().chain(held).chain(self.left.iter().map(|left| left.session))
     }
 
     /// The head cannot reach the servers for now. Ends a single attempt.
     pub(crate) fn unreachable(&mut self, env: &mut QueueEnv<S>, answer: Answer) {
         // What is known of the holder remains for reports.
-        if !matches!((&self.contention, &self.answer), (Contention::Waiting(_), Answer::Taken(_))) {
+        let waits = |contending: Contending| match contending.stage {
+            ContentionStage::Waiting | ContentionStage::Next => true,
+            ContentionStage::Opening | ContentionStage::Entering => false,
+        };
+        if !(matches!(self.answer, Answer::Taken(_)) && S::contending(&self.contention).is_some_and(waits)) {
             self.answer = answer;
         }
         env.blocked(Blocked::Unreachable);
@@ -536,7 +506,7 @@ impl<S: QueueStore> Queued<S> {
     }
 
     /// A delete that left at `emitted` may have been executed.
-    pub(crate) fn delete_unknown(&mut self, emitted: Instant, of: impl Fn(&Remains<S>) -> bool) {
+    pub(crate) fn delete_unknown(&mut self, emitted: Instant, of: impl Fn(&QueueRemains<S>) -> bool) {
         for release in self.releases.iter_mut().filter(|release| of(&release.remains)) {
             release.maybe_deleted |= emitted < release.remains.valid_until;
         }
@@ -544,7 +514,7 @@ impl<S: QueueStore> Queued<S> {
 
     /// Reports the releases of a node that is gone, unless the outcome is unknown. A delete of ours
     /// may have removed it while the hold was valid.
-    pub(crate) fn resolve(&mut self, env: &mut QueueEnv<S>, outcome: Release, of: impl Fn(&Remains<S>) -> bool) {
+    pub(crate) fn resolve(&mut self, env: &mut QueueEnv<S>, outcome: Release, of: impl Fn(&QueueRemains<S>) -> bool) {
         for release in self.releases.extract_if(.., |release| of(&release.remains)) {
             let deleted = release.maybe_deleted && outcome != Release::Unknown;
             let outcome = if deleted { Release::Released } else { outcome };
@@ -566,7 +536,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
                 self.ctx.env.session_step(SessionId(slot), |session, env| session.answered(env, serial, reply));
             }
             CallOwner::Query(slot) => {
-                self.ctx.env.query_step(slot, |query, env| S::Query::answered(query, env, serial, reply))
+                self.ctx.env.query_step(slot, |query, env| S::Client::query_answered(query, env, serial, reply))
             }
             // On ZooKeeper the session has ended, and the check goes on in the next one.
             CallOwner::Ping if S::pong(reply) == Answer::Unreachable(Fault::NotNeeded.into()) => self.ping_again(call),

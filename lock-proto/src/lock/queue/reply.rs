@@ -16,23 +16,20 @@ pub enum Reply<T, E> {
     NotSent(Cause),
 }
 
-/// Why a server refused a request.
-pub trait Rejection {
-    /// Returns the reason for a report.
-    fn answer(&self) -> Answer;
-}
-
-impl<T, E: Rejection> Reply<T, E> {
+impl<T, E> Reply<T, E>
+where
+    for<'a> &'a E: Into<Answer>,
+{
     /// Returns true if the server refused the request, and would again.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused(error) if error.answer().is_refusal())
+        matches!(self, Self::Refused(error) if error.into().is_refusal())
     }
 
     /// Returns the result for a report.
     pub(crate) fn answer(&self) -> Answer {
         match self {
             Self::Done(_) => Answer::Granted,
-            Self::Refused(error) => error.answer(),
+            Self::Refused(error) => error.into(),
             Self::Unknown(cause) => Answer::Unknown(cause.clone()),
             Self::NotSent(cause) => Answer::Unreachable(cause.clone()),
         }

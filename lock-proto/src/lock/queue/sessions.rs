@@ -8,15 +8,13 @@ use core::hash::Hash;
 use core::mem;
 use core::time::Duration;
 
-use super::queries::QueryStore as _;
-use super::queued::{Contention, QueueEnv, Queued};
+use super::queued::{QueueEnv, Queued};
 use super::retry::Retry;
-use super::store::{Cleanup as _, Keep as _, Progress, QueueStore};
+use super::store::{QueueClient, QueueStore};
 use super::users::{Need, Users};
 use crate::collections::Deadlines;
 use crate::jitter::{doubled, jitter};
 use crate::lock::answer::{Answer, ErrorClass, ServerError, printable};
-use crate::lock::event::Blocked;
 use crate::lock::grant::Loss;
 use crate::lock::hub::Locks;
 use crate::time::Instant;
@@ -48,7 +46,7 @@ pub struct SessionId(pub(crate) u32);
 
 /// A session: a lease that the client renews, or a connection that it keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Session<S: QueueStore> {
+pub struct QueueSession<S: QueueStore> {
     pub(crate) id: SessionId,
     /// Its place among the deadlines.
     timer: u32,
@@ -60,21 +58,23 @@ pub struct Session<S: QueueStore> {
     pub(crate) requested: Duration,
     /// The TTL that the server last granted.
     pub(crate) granted: Duration,
-    pub(crate) state: State,
+    pub(crate) state: SessionState,
     /// The end of validity of all its holds.
     pub(crate) until: Instant,
     pub(crate) renewing: bool,
+    /// Since when its locks need it proven, if they do.
+    pub(crate) proof_from: Option<Instant>,
     /// A lock needs a renewal sent at or after this instant.
     pub(crate) renew_from: Option<Instant>,
     /// When the shared session ends if no lock uses it.
     idle_until: Instant,
     pub(crate) retry: Retry<SessionCall>,
-    pub(crate) own: S::Session,
+    pub(crate) own: <S::Client as QueueClient<S>>::Session,
 }
 
 /// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum State {
+pub(crate) enum SessionState {
     Opening,
     /// The session exists on the server, but its remaining time is unknown. A renewal determines
     /// it.
@@ -84,12 +84,12 @@ pub(crate) enum State {
     // H6
     Lost(Loss),
     Ending,
-    Over(End),
+    Over(SessionEnd),
 }
 
 /// What is known of the end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum End {
+pub enum SessionEnd {
     /// A server has confirmed it: its nodes are gone.
     Confirmed,
     /// A server refuses it as expired. A leader without a majority does that too: the nodes then
@@ -143,42 +143,13 @@ pub enum SessionEvent {
     /// It is lost.
     Lost(Loss),
     /// It has ended, with its nodes as far as is known.
-    Ended(End),
+    Ended(SessionEnd),
 }
 
-/// How a store opens, renews and ends a session. The value is the store's part of one.
-pub trait SessionStore<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
-    /// Creates the store's part of a session.
-    fn new(env: &mut QueueEnv<S>) -> Self;
-    /// Returns true if requests can be sent.
-    fn is_up(_: &Session<S>) -> bool {
-        true
-    }
-    /// Returns the next deadline and its reason.
-    fn deadline(session: &Session<S>) -> Option<(Instant, &'static str)>;
-    /// Does the work that is due.
-    fn timeout(session: &mut Session<S>, env: &mut QueueEnv<S>) -> Option<SessionEvent>;
-    /// Renews the session now.
-    fn renew(session: &mut Session<S>, env: &mut QueueEnv<S>);
-    /// Handles the reply to its call.
-    fn answered(
-        session: &mut Session<S>,
-        env: &mut QueueEnv<S>,
-        call: SessionCall,
-        reply: &S::Reply,
-    ) -> Option<SessionEvent>;
-    /// Returns true if a session that is being opened may exist on the server.
-    fn may_exist(session: &Session<S>) -> bool;
-    /// Ends the session on the server.
-    fn end(session: &mut Session<S>, env: &mut QueueEnv<S>);
-    /// A lock has joined, or needs more or less than before. `before` is what all locks needed.
-    fn joined(_: &mut Session<S>, _now: Instant, _before: Need) {}
-}
-
-impl<S: QueueStore> Session<S> {
+impl<S: QueueStore> QueueSession<S> {
     /// Returns true if it is not lost and not ended.
     pub(crate) const fn is_open(&self) -> bool {
-        matches!(self.state, State::Opening | State::Checking | State::Alive)
+        matches!(self.state, SessionState::Opening | SessionState::Checking | SessionState::Alive)
     }
 
     /// Returns true if it is lost for its locks.
@@ -188,7 +159,7 @@ impl<S: QueueStore> Session<S> {
 
     /// Returns true if it has ended, and its nodes with it as far as is known.
     pub(crate) const fn is_gone(&self) -> bool {
-        matches!(self.state, State::Lost(Loss::Gone) | State::Over(_))
+        matches!(self.state, SessionState::Lost(Loss::Gone) | SessionState::Over(_))
     }
 
     /// Returns what its locks need.
@@ -206,14 +177,14 @@ impl<S: QueueStore> Session<S> {
         if self.is_lost() {
             return None;
         }
-        (self.state, self.retry) = (State::Lost(loss), Retry::new(None));
+        (self.state, self.retry) = (SessionState::Lost(loss), Retry::new(None));
         Some(SessionEvent::Lost(loss))
     }
 
     /// Renews it for a full TTL, even if it is not renewed automatically.
     fn extend(&mut self, env: &mut QueueEnv<S>) -> Option<SessionEvent> {
         self.renew_from = Some(env.now);
-        S::Session::renew(self, env);
+        S::Client::renew(self, env);
         None
     }
 
@@ -237,7 +208,7 @@ impl<S: QueueStore> Session<S> {
 
     /// Returns the next deadline and its reason.
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let own = S::Session::deadline(self);
+        let own = S::Client::session_deadline(self);
         if self.is_idle() && own.is_none_or(|(at, _)| at > self.idle_until) {
             return Some((self.idle_until, "idle session"));
         }
@@ -252,7 +223,7 @@ impl<S: QueueStore> Session<S> {
             }
             self.idle_until = env.now + env.config.idle_timeout;
         }
-        S::Session::timeout(self, env)
+        S::Client::session_timeout(self, env)
     }
 
     /// A renewal that was emitted at this instant is confirmed.
@@ -265,12 +236,10 @@ impl<S: QueueStore> Session<S> {
     /// Ends it on the server, if it may exist there.
     pub(crate) fn revoke(&mut self, env: &mut QueueEnv<S>) -> Option<SessionEvent> {
         match self.state {
-            State::Ending | State::Over(_) => {}
-            State::Lost(Loss::Gone) => self.state = State::Over(End::Confirmed),
-            State::Opening if !S::Session::may_exist(self) => self.state = State::Over(End::Confirmed),
-            State::Opening | State::Checking | State::Alive | State::Lost(_) => {
-                self.state = State::Ending;
-                S::Session::end(self, env);
+            SessionState::Ending | SessionState::Over(_) => {}
+            SessionState::Lost(Loss::Gone) => self.state = SessionState::Over(SessionEnd::Confirmed),
+            SessionState::Opening | SessionState::Checking | SessionState::Alive | SessionState::Lost(_) => {
+                S::Client::end_session(self, env)
             }
         }
         None
@@ -278,14 +247,14 @@ impl<S: QueueStore> Session<S> {
 
     pub(super) fn answered(&mut self, env: &mut QueueEnv<S>, serial: u64, reply: &S::Reply) -> Option<SessionEvent> {
         let call = self.retry.answered(|call| call.serial == serial)?;
-        S::Session::answered(self, env, call, reply)
+        S::Client::session_answered(self, env, call, reply)
     }
 }
 
 /// All sessions of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sessions<S: QueueStore> {
-    list: BTreeMap<SessionId, Session<S>>,
+    list: BTreeMap<SessionId, QueueSession<S>>,
     free: u32,
     pub(crate) shared: Option<SessionId>,
     /// Opened for a lock in this step, which may no longer need it.
@@ -310,17 +279,17 @@ pub struct Sessions<S: QueueStore> {
 }
 
 impl<S: QueueStore> Sessions<S> {
-    pub(crate) fn get(&self, id: SessionId) -> Option<&Session<S>> {
+    pub(crate) fn get(&self, id: SessionId) -> Option<&QueueSession<S>> {
         self.list.get(&id)
     }
 
-    pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut Session<S>> {
+    pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut QueueSession<S>> {
         self.list.get_mut(&id)
     }
 
     pub(crate) fn first_deadline(&self) -> Option<(Instant, &'static str)> {
         let (at, timer) = self.deadlines.first()?;
-        let session = self.of_timer(timer).and_then(|id| self.list.get(&id)).and_then(Session::deadline);
+        let session = self.of_timer(timer).and_then(|id| self.list.get(&id)).and_then(QueueSession::deadline);
         let reason = session.map_or("a session", |(_, reason)| reason);
         Some((at, reason))
     }
@@ -362,7 +331,9 @@ impl<S: QueueStore> Sessions<S> {
         let Some(session) = self.list.get_mut(&id) else { return };
         let before = session.need();
         session.users.set(user, need);
-        S::Session::joined(session, now, before);
+        if before < Need::Proof && session.need() == Need::Proof {
+            session.proof_from = Some(now);
+        }
         self.after(id);
     }
 
@@ -378,7 +349,7 @@ impl<S: QueueStore> Sessions<S> {
     pub(crate) fn emit(&mut self, id: SessionId, event: SessionEvent) {
         if let SessionEvent::Renewed(_) = event {
             self.unknown = 0;
-        } else if let SessionEvent::Lost(Loss::Gone) | SessionEvent::Ended(End::Refused) = event {
+        } else if let SessionEvent::Lost(Loss::Gone) | SessionEvent::Ended(SessionEnd::Refused) = event {
             self.unknown = self.unknown.saturating_add(1);
         }
         self.events.push_back((id, event));
@@ -423,7 +394,7 @@ impl<S: QueueStore> Sessions<S> {
         }
         let timer = session.timer;
         if session.users.is_empty() && session.is_gone() {
-            self.unconfirmed += u32::from(session.state == State::Over(End::Unconfirmed));
+            self.unconfirmed += u32::from(session.state == SessionState::Over(SessionEnd::Unconfirmed));
             self.list.remove(&id);
             self.deadlines.set(timer, None);
             self.timers[timer as usize] = None;
@@ -449,12 +420,12 @@ impl<S: QueueStore> QueueEnv<S> {
             None => self.now,
             Some(tries) => self.now.max(before + pause(self.seed, self.now.as_nanos(), tries)),
         };
-        let own = S::Session::new(self);
+        let own = S::Client::new_session(self);
         let sessions = &mut self.shared.sessions;
         sessions.last_due = due;
         let id = sessions.next_id();
         let timer = sessions.take_timer(id);
-        let session = Session {
+        let session = QueueSession {
             id,
             timer,
             shared,
@@ -462,9 +433,10 @@ impl<S: QueueStore> QueueEnv<S> {
             users: Users::default(),
             requested: ttl,
             granted: ttl,
-            state: State::Opening,
+            state: SessionState::Opening,
             until: Instant::ZERO,
             renewing: true,
+            proof_from: None,
             renew_from: None,
             idle_until: self.now + self.config.idle_timeout,
             retry: Retry::new(Some(due)),
@@ -487,11 +459,11 @@ impl<S: QueueStore> QueueEnv<S> {
             self.leave_session(id, user);
         }
         for id in mem::take(&mut self.shared.sessions.extend) {
-            self.session_step(id, Session::extend);
+            self.session_step(id, QueueSession::extend);
         }
         while let Some(id) = self.shared.sessions.opened.pop() {
             if self.shared.sessions.get(id).is_some_and(|session| session.users.is_empty()) {
-                self.session_step(id, Session::unused);
+                self.session_step(id, QueueSession::unused);
             }
         }
     }
@@ -499,7 +471,7 @@ impl<S: QueueStore> QueueEnv<S> {
     pub(crate) fn leave_session(&mut self, id: SessionId, user: u32) {
         let Some(session) = self.shared.sessions.list.get_mut(&id) else { return };
         if session.users.remove(user) && session.users.is_empty() {
-            self.session_step(id, Session::unused);
+            self.session_step(id, QueueSession::unused);
         } else {
             // The others may need less of it.
             self.shared.sessions.after(id);
@@ -510,24 +482,24 @@ impl<S: QueueStore> QueueEnv<S> {
     /// of lost holds, which end by their TTL.
     pub(crate) fn drain_sessions(&mut self) -> bool {
         let list = &self.shared.sessions.list;
-        let idle = list.iter().filter(|(_, session)| session.users.is_empty() && session.state != State::Ending);
+        let idle = list.iter().filter(|(_, session)| session.users.is_empty() && session.state != SessionState::Ending);
         for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.session_step(id, Session::revoke);
+            self.session_step(id, QueueSession::revoke);
         }
-        self.shared.sessions.list.values().all(|session| matches!(session.state, State::Lost(_)))
+        self.shared.sessions.list.values().all(|session| matches!(session.state, SessionState::Lost(_)))
     }
 
     pub(crate) fn session_step(
         &mut self,
         id: SessionId,
-        f: impl FnOnce(&mut Session<S>, &mut Self) -> Option<SessionEvent>,
+        f: impl FnOnce(&mut QueueSession<S>, &mut Self) -> Option<SessionEvent>,
     ) {
         // Removed from the map during the step, so that `f` can borrow the context.
         let Some(mut session) = self.shared.sessions.list.remove(&id) else { return };
         let before = session.state;
         let event = f(&mut session, self);
         let sessions = &mut self.shared.sessions;
-        if session.state != before && session.state == State::Over(End::Unconfirmed) {
+        if session.state != before && session.state == SessionState::Over(SessionEnd::Unconfirmed) {
             sessions.doubtful_until = sessions.doubtful_until.max(self.now + session.granted);
         }
         sessions.list.insert(id, session);
@@ -563,18 +535,13 @@ impl<S: QueueStore> Queued<S> {
 impl<S: QueueStore> Queued<S> {
     /// Handles an event of a session that this lock uses.
     fn session_event(&mut self, env: &mut QueueEnv<S>, session: SessionId, event: &SessionEvent) {
-        if let SessionEvent::Lost(_) | SessionEvent::Refused(_) | SessionEvent::Ended(_) = event {
-            S::Cleanup::lost(self, env, session, event);
-        }
-        if self.hold.as_ref().is_some_and(|hold| hold.session == session) {
+        let held = self.hold.as_ref().is_some_and(|hold| hold.session == session);
+        S::session_event(self, env, session, event);
+        if held {
             self.hold_event(env, event);
         }
-        if self.contention.session() == Some(session) {
-            self.contention_event(env, session, event);
-        }
-        if *event == SessionEvent::Up {
-            // Cleanups that had no connection go on. A write of the session came first.
-            S::Cleanup::timeout(self, env);
+        if self.contending_in() == Some(session) {
+            self.contention_event(env, event);
         }
     }
 
@@ -585,12 +552,9 @@ impl<S: QueueStore> Queued<S> {
             SessionEvent::Gone(slot) if *slot == env.slot => self.lost(env, Loss::Gone),
             SessionEvent::Renewed(emitted) => self.renewed(env, *emitted),
             SessionEvent::Unrenewed(emitted, answer) => self.unrenewed(env, *emitted, answer),
-            SessionEvent::Up => {
-                S::Watch::up(self, env);
-                self.keep(env);
-            }
             SessionEvent::Shortened => self.keep(env),
             SessionEvent::Alive
+            | SessionEvent::Up
             | SessionEvent::Down(_)
             | SessionEvent::Refused(_)
             | SessionEvent::Gone(_)
@@ -598,31 +562,21 @@ impl<S: QueueStore> Queued<S> {
         }
     }
 
-    fn contention_event(&mut self, env: &mut QueueEnv<S>, session: SessionId, event: &SessionEvent) {
-        match (event, &self.contention) {
+    fn contention_event(&mut self, env: &mut QueueEnv<S>, event: &SessionEvent) {
+        match event {
             // The nodes of a lost session end with it.
-            (SessionEvent::Lost(_) | SessionEvent::Ended(_) | SessionEvent::Leave, _) => {
+            SessionEvent::Lost(_) | SessionEvent::Ended(_) | SessionEvent::Leave => {
                 S::leave(self, env);
                 self.start(env);
             }
-            (SessionEvent::Refused(answer), _) => self.fail_refused(env, answer.clone()),
-            (SessionEvent::Down(answer), _) => self.unreachable(env, answer.clone()),
-            (SessionEvent::Alive | SessionEvent::Up, Contention::Opening(_)) => S::enter(self, env, session),
-            (SessionEvent::Up, Contention::Entering(_)) => S::Enter::up(self, env),
-            (SessionEvent::Up, Contention::Waiting(_)) => {
-                env.blocked(Blocked::Held);
-                S::Contender::up(self, env);
-            }
-            (SessionEvent::Renewed(_), Contention::Waiting(_)) => S::Contender::renewed(self, env),
-            (
-                SessionEvent::Alive
-                | SessionEvent::Up
-                | SessionEvent::Shortened
-                | SessionEvent::Renewed(_)
-                | SessionEvent::Unrenewed(..)
-                | SessionEvent::Gone(_),
-                Contention::Idle | Contention::Opening(_) | Contention::Entering(_) | Contention::Waiting(_),
-            ) => {}
+            SessionEvent::Refused(answer) => self.fail_refused(env, answer.clone()),
+            SessionEvent::Down(answer) => self.unreachable(env, answer.clone()),
+            SessionEvent::Alive
+            | SessionEvent::Up
+            | SessionEvent::Shortened
+            | SessionEvent::Renewed(_)
+            | SessionEvent::Unrenewed(..)
+            | SessionEvent::Gone(_) => {}
         }
     }
 }
@@ -633,7 +587,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
     pub(crate) fn settle_session(&mut self) -> bool {
         let sessions = &mut self.ctx.env.shared.sessions;
         if let Some(session) = sessions.due(self.ctx.env.now) {
-            self.ctx.env.session_step(session, Session::timeout);
+            self.ctx.env.session_step(session, QueueSession::timeout);
         } else if let Some((session, event)) = sessions.events.pop_front() {
             let users = sessions.get(session).map_or_else(Vec::new, |session| session.users.slots());
             for slot in users {
@@ -641,7 +595,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
             }
             if S::QUERIES_USE_SESSION {
                 for slot in self.ctx.env.shared.queries.slots() {
-                    self.ctx.env.query_step(slot, |query, env| S::Query::session_event(query, env, session, &event));
+                    self.ctx.env.query_step(slot, |query, env| S::Client::query_event(query, env, session, &event));
                 }
             }
         } else {

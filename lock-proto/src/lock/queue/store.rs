@@ -1,6 +1,6 @@
-//! What the stores of the queue family share. A contender has a node in a queue of the store, which
-//! lives as long as its session. The first one in the queue holds the lock. A *node* here is an
-//! etcd key or a ZooKeeper node.
+//! What the stores of the queue family share, and what is special about each. A contender has a
+//! node in a queue of the store, which lives as long as its session. The first one in the queue
+//! holds the lock. A *node* here is an etcd key or a ZooKeeper node.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -8,17 +8,17 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::hold::Hold;
-use super::queries::QueryStore;
-use super::queued::{Bid, QueueConfig, QueueEnv, Queued, Remains};
-use super::sessions::{SessionEvent, SessionId, SessionStore};
+use super::hold::QueueHold;
+use super::queries::LeaderQuery;
+use super::queued::{QueueConfig, QueueEnv, QueueRemains, Queued};
+use super::sessions::{QueueSession, SessionCall, SessionEvent, SessionId};
 use crate::error::{Invalid, Misuse};
 use crate::lock::answer::Answer;
 use crate::lock::grant::Loss;
 use crate::time::Instant;
 
-/// What is special about a store of the queue family. The value holds its state for one name.
-pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
+/// What a client and its store exchange.
+pub trait QueueProtocol: Sized {
     /// The name of a queue in the store.
     type Key: Clone + Debug + PartialEq + Eq + Ord + Hash;
     /// The settings that only this store has.
@@ -27,87 +27,15 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     type Request: Clone + Debug + PartialEq + Eq + Hash;
     /// The reply to a request.
     type Reply;
-    /// The purpose of a call of a lock.
-    type Call: Clone + Debug + PartialEq + Eq + Hash;
     /// An output of the locks that only this store has.
     type Output: Clone + Debug + PartialEq + Eq + Hash;
-    /// State that the locks of a client share.
-    type Shared: Clone + Debug + Default + PartialEq + Eq + Hash;
-    /// The store's part of a session.
-    type Session: SessionStore<Self>;
-    /// Entry into the queue.
-    type Enter: Progress<Self>;
-    /// The wait in the queue, behind another node.
-    type Contender: Progress<Self>;
-    /// The node of a hold.
-    type Node: Clone + Debug + PartialEq + Eq + Hash;
-    /// The watch on the node of a hold.
-    type Watch: Keep<Self>;
-    /// What an ended hold leaves in the store; by default nothing.
-    type Left: Clone + Debug + Default + PartialEq + Eq + Hash;
-    /// The deletion of something that was left.
-    type Cleanup: Cleanup<Self>;
-    /// The node of a hold, as the application sees it.
-    type Owner;
-    /// The store's part of a query or observation.
-    type Query: QueryStore<Self>;
 
-    /// True if ownership is proven by a write to the node, whose revision begins a new series of
-    /// fencing tokens.
-    const WRITE_PROVES: bool;
-    /// True if the end of a session resolves the releases of its nodes.
-    const END_RESOLVES: bool;
-    /// True if pings keep a session alive, and renewals are needed only to prove it.
-    const RENEWALS_PROVE: bool = false;
-    /// True if queries and observations use the shared session, which then does not end while one
-    /// is open.
-    const QUERIES_USE_SESSION: bool = true;
-
-    // --- contending ---
-
-    /// Enters the queue, or waits for the session.
-    fn enter(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, session: SessionId);
-    /// Ends the contention, and deletes its node unless the session is lost.
-    fn leave(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>);
-    /// Handles the reply to a call.
-    fn answered(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, call: Self::Call, reply: &Self::Reply);
-    /// Returns true if a node created for one head of the local queue also serves the next.
-    fn serves(_left: &Bid, _next: &Bid) -> bool {
-        true
-    }
-
-    // --- holding ---
-
+    /// Checks the TTL of a lock, and rounds it as the server does.
+    fn check_ttl(config: &QueueConfig<Self>, ttl: Duration) -> Result<Duration, Invalid>;
     /// Returns how long the TTL proves the session.
     fn validity(_: &QueueConfig<Self>, ttl: Duration) -> Duration {
         ttl
     }
-    /// The hold has ended. Returns what it leaves in the store.
-    fn end(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, hold: &Hold<Self>, loss: Option<Loss>) -> Self::Left;
-    /// The hold was lost, and its holder notified.
-    fn lost(_: &mut Queued<Self>, _: &mut QueueEnv<Self>, _: &Remains<Self>) {}
-    /// Deletes what an ended hold left, if its session lives on.
-    fn clean_up(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, remains: &Remains<Self>);
-
-    /// Returns the cleanups.
-    fn cleanups(queued: &Queued<Self>) -> impl Iterator<Item = &Self::Cleanup>;
-
-    // --- time, and the end ---
-
-    /// Does the due work of the state for one name.
-    fn timeout(_: &mut Queued<Self>, _: &mut QueueEnv<Self>) {}
-    /// Returns the next deadline of the state for one name, and its reason. Without one, the state
-    /// can be dropped.
-    fn deadline(&self) -> Option<(Instant, &'static str)> {
-        None
-    }
-    /// Prepares the lock for the shutdown of the client.
-    fn shutdown(_: &mut Queued<Self>, _: &mut QueueEnv<Self>) {}
-
-    // --- the client ---
-
-    /// Checks the TTL of a lock, and rounds it as the server does.
-    fn check_ttl(config: &QueueConfig<Self>, ttl: Duration) -> Result<Duration, Invalid>;
     /// Returns the queue of a lock.
     fn key(config: &QueueConfig<Self>, name: &[u8]) -> Result<Self::Key, Misuse>;
     /// Returns the queue of an election.
@@ -115,59 +43,155 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
         Self::key(config, name)
     }
     /// Returns a request that changes nothing, to check a server.
-    fn ping(env: &mut QueueEnv<Self>) -> Self::Request;
+    fn ping(env: &mut QueueEnv<Self>) -> Self::Request
+    where
+        Self: QueueStore;
     /// Returns what the reply to it means; [`Answer::Granted`] if the server works.
     fn pong(reply: &Self::Reply) -> Answer;
 }
 
-/// The progress of the head of the local queue towards the lock.
-pub trait Progress<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
-    /// Returns its session.
-    fn session(&self) -> SessionId;
-    /// Returns true if only the holder is ahead, or nobody: its session must be proven.
-    fn is_next(&self) -> bool {
-        false
-    }
-    /// Returns its next deadline.
-    fn deadline(&self) -> Option<Instant>;
-    /// Does the work that is due at the deadline.
-    fn timeout(queued: &mut Queued<S>, env: &mut QueueEnv<S>);
-    /// The session continues on a new connection: all watches are gone.
-    fn up(_: &mut Queued<S>, _: &mut QueueEnv<S>) {}
-    /// The session was renewed.
-    fn renewed(_: &mut Queued<S>, _: &mut QueueEnv<S>) {}
+/// How a store contends for, keeps and ends a hold. The value is the store's state for one name,
+/// apart from contention and hold.
+pub trait QueueStore: QueueProtocol + Clone + Debug + Default + PartialEq + Eq + Hash {
+    /// The purpose of a call of a lock.
+    type Call: Clone + Debug + PartialEq + Eq + Hash;
+    /// The progress of the contention; by default there is none.
+    type Contention: Clone + Debug + Default + PartialEq + Eq + Hash;
+    /// The node of a hold, and what is known of it.
+    type Node: Clone + Debug + PartialEq + Eq + Hash;
+    /// The node of a hold, as the application sees it.
+    type Owner;
+    /// The store's part of what the locks of a client share.
+    type Client: QueueClient<Self>;
+
+    /// True if ownership is proven by a write to the node, whose revision begins a new series of
+    /// fencing tokens.
+    const WRITE_PROVES: bool;
+    /// True if the end of a session resolves the releases of its nodes.
+    const END_RESOLVES: bool;
+    /// True if pings keep a session alive, and renewals are needed only to prove it.
+    const RENEWALS_PROVE: bool;
+    /// True if queries and observations use the shared session, which then does not end while one
+    /// is open.
+    const QUERIES_USE_SESSION: bool;
+    /// True if a waiting node shows for whom it was created, and serves no other waiter.
+    const NODES_SHOW_BIDS: bool;
+
+    // --- contending ---
+
+    /// Enters the queue, or waits for the session.
+    fn enter(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, session: SessionId);
+    /// Returns how far the contention has come.
+    fn contending(contention: &Self::Contention) -> Option<Contending>;
+    /// Ends the contention, and deletes its node unless the session is lost.
+    fn leave(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>);
+
+    // --- holding ---
+
+    /// Writes this value to the node of the hold, or reads the node (`None`). Returns false if
+    /// nothing was sent.
+    fn write(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, value: Option<Bytes>) -> bool;
+    /// Returns the node of the hold for the application.
+    fn owner(key: &Self::Key, hold: &QueueHold<Self>, env: &QueueEnv<Self>) -> Option<Self::Owner>;
+    /// The hold has ended. Returns its node, unless that is gone.
+    fn end(
+        queued: &mut Queued<Self>,
+        env: &mut QueueEnv<Self>,
+        hold: QueueHold<Self>,
+        loss: Option<Loss>,
+    ) -> Option<Self::Node>;
+    /// Deletes what an ended hold left, if its session lives on.
+    fn clean_up(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, remains: &QueueRemains<Self>);
+    /// Returns the deletions that are not confirmed.
+    fn cleanups(queued: &Queued<Self>) -> impl Iterator<Item = PendingCleanup>;
+
+    // --- inputs ---
+
+    /// Handles the reply to a call.
+    fn answered(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, call: Self::Call, reply: &Self::Reply);
+    /// Handles an event of a session, before its loss or failure is reported.
+    fn session_event(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>, session: SessionId, event: &SessionEvent);
+    /// Does the work that is due, also that which keeps the hold. Called in a shutdown, too.
+    fn timeout(queued: &mut Queued<Self>, env: &mut QueueEnv<Self>);
+    /// Returns the next deadline and its reason. `is_up`: requests about the hold can be sent.
+    /// Without contention, hold, cleanup and deadline, the state for one name can be dropped.
+    fn deadline(queued: &Queued<Self>, is_up: bool) -> Option<(Instant, &'static str)>;
 }
 
-/// How a store keeps the node of a hold. The value is the watch on the node.
-pub trait Keep<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
-    /// Watches the node of a long hold, and does whatever else is due to keep it.
-    fn work(queued: &mut Queued<S>, env: &mut QueueEnv<S>);
-    /// Returns when [`work`](Self::work) is due.
-    fn deadline(hold: &Hold<S>) -> Option<Instant>;
-    /// Writes this value to the node, or reads the node (`None`). Returns false if nothing was sent.
-    fn write(queued: &mut Queued<S>, env: &mut QueueEnv<S>, value: Option<Bytes>) -> bool;
-    /// The session continues on a new connection: all watches are gone.
-    fn up(_: &mut Queued<S>, _: &mut QueueEnv<S>) {}
-    /// Returns the node for the application.
-    fn owner(key: &S::Key, hold: &Hold<S>, env: &QueueEnv<S>) -> Option<S::Owner>;
+/// What is known of a contention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contending {
+    pub(crate) session: SessionId,
+    pub(crate) stage: ContentionStage,
 }
 
-/// The deletion of what an attempt or a hold has left.
-pub trait Cleanup<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
-    /// Returns its session.
-    fn session(&self) -> SessionId;
-    /// Returns its next deadline.
-    fn deadline(&self) -> Option<Instant>;
-    /// Returns true if the session need not stay alive for it.
-    fn is_open_ended(&self) -> bool {
+/// How far a contention has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentionStage {
+    /// The session is not established.
+    Opening,
+    /// Entering the store's queue.
+    Entering,
+    /// Waiting in the store's queue, behind another node.
+    Waiting,
+    /// Only the holder is ahead, or nobody: the session must be proven.
+    Next,
+}
+
+/// A deletion of what an attempt or a hold has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PendingCleanup {
+    pub(crate) session: SessionId,
+    /// The session must stay alive for it.
+    pub(crate) needs_session: bool,
+    /// A shutdown waits for it.
+    pub(crate) delays_shutdown: bool,
+}
+
+/// How a store opens, renews and ends the sessions of a client, and reads the leaders of elections.
+/// The value is what else the locks of a client share.
+pub trait QueueClient<S: QueueStore<Client = Self>>: Clone + Debug + Default + PartialEq + Eq + Hash {
+    /// The store's part of a session.
+    type Session: Clone + Debug + PartialEq + Eq + Hash;
+    /// The store's part of a query or observation.
+    type Query: Clone + Debug + Default + PartialEq + Eq + Hash;
+
+    // --- sessions ---
+
+    /// Creates the store's part of a session.
+    fn new_session(env: &mut QueueEnv<S>) -> Self::Session;
+    /// Returns true if requests can be sent.
+    fn is_up(_: &QueueSession<S>) -> bool {
+        true
+    }
+    /// Returns the next deadline and its reason.
+    fn session_deadline(session: &QueueSession<S>) -> Option<(Instant, &'static str)>;
+    /// Does the work that is due.
+    fn session_timeout(session: &mut QueueSession<S>, env: &mut QueueEnv<S>) -> Option<SessionEvent>;
+    /// Renews the session now.
+    fn renew(session: &mut QueueSession<S>, env: &mut QueueEnv<S>);
+    /// Handles the reply to its call.
+    fn session_answered(
+        session: &mut QueueSession<S>,
+        env: &mut QueueEnv<S>,
+        call: SessionCall,
+        reply: &S::Reply,
+    ) -> Option<SessionEvent>;
+    /// Ends the session on the server. It is over if it cannot exist there, and ending otherwise.
+    fn end_session(session: &mut QueueSession<S>, env: &mut QueueEnv<S>);
+
+    // --- queries: those that return a `bool` return true if the query has ended ---
+
+    /// Reads the leader if that is due, or it may have changed.
+    fn read(query: &mut LeaderQuery<S>, env: &mut QueueEnv<S>);
+    /// Returns when a read is due.
+    fn read_at(query: &LeaderQuery<S>) -> Option<Instant>;
+    /// Handles the reply to a request of this or an earlier query.
+    fn query_answered(query: &mut LeaderQuery<S>, env: &mut QueueEnv<S>, serial: u64, reply: &S::Reply) -> bool;
+    /// Handles an event of a session.
+    fn query_event(_: &mut LeaderQuery<S>, _: &mut QueueEnv<S>, _: SessionId, _: &SessionEvent) -> bool {
         false
     }
-    /// Returns true if a shutdown need not wait for it.
-    fn is_drained(&self) -> bool {
-        false
-    }
-    /// Does the work of cleanups that is due.
-    fn timeout(queued: &mut Queued<S>, env: &mut QueueEnv<S>);
-    /// The session is lost or has ended, and its nodes end with it.
-    fn lost(queued: &mut Queued<S>, env: &mut QueueEnv<S>, session: SessionId, event: &SessionEvent);
+    /// The query has ended.
+    fn close_query(query: &LeaderQuery<S>, env: &mut QueueEnv<S>);
 }

@@ -4,11 +4,11 @@
 
 use core::ops::RangeInclusive;
 
-use super::cleanup::Target;
-use super::wait::Contender;
-use super::{Contention, Env, Nodes, OwnerNode, ZooKeeper, ZooKeeperCall};
+use super::cleanup::CleanupTarget;
+use super::wait::ZooKeeperContender;
+use super::{OwnerNode, ZooKeeper, ZooKeeperCall, ZooKeeperContention, ZooKeeperEnv};
 use crate::fault::Fault;
-use crate::lock::{Answer, Blocked, Expiry, Fact, Hopeless, Progress, Retry, SessionId, refusal};
+use crate::lock::{Answer, Blocked, Expiry, Fact, Hopeless, Retry, SessionId, refusal};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, CreateMode, ErrorCode, MultiOp, Op, ReplyBody, Stat};
 use crate::zookeeper::path::{Child, Guid, is_exhausted};
@@ -24,16 +24,16 @@ const FREE_TRIES: u32 = 2;
 
 /// An attempt to enter the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Enter {
+pub struct ZooKeeperEntry {
     pub(super) session: SessionId,
     guid: Guid,
-    step: Step,
+    step: ZooKeeperEntryStep,
     /// The last refusal to create the queue's node or one above it. Harmless for one that exists.
     refusal: Option<Answer>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Step {
+enum ZooKeeperEntryStep {
     /// The node is created, and the queue listed behind it unless the place is probably known.
     Creating,
     /// The outcome of the create is unknown: the queue is listed on the next connection, or after a
@@ -51,60 +51,62 @@ enum Step {
     Paused(Instant),
 }
 
-impl Progress<Nodes> for Enter {
-    fn session(&self) -> SessionId {
-        self.session
-    }
-
-    fn deadline(&self) -> Option<Instant> {
+impl ZooKeeperEntry {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.step {
-            Step::Paused(until) => Some(*until),
-            Step::Searching(retry) | Step::Vacating { retry, .. } => retry.deadline(),
-            Step::Creating | Step::Verifying => None,
+            ZooKeeperEntryStep::Paused(until) => Some(*until),
+            ZooKeeperEntryStep::Searching(retry) | ZooKeeperEntryStep::Vacating { retry, .. } => retry.deadline(),
+            ZooKeeperEntryStep::Creating | ZooKeeperEntryStep::Verifying => None,
         }
     }
+}
 
-    fn timeout(queued: &mut ZooKeeper, env: &mut Env) {
-        let Contention::Entering(enter) = &queued.contention else { return };
+impl ZooKeeper {
+    /// Does the work that is due.
+    pub(super) fn retry_entry(&mut self, env: &mut ZooKeeperEnv) {
+        let ZooKeeperContention::Entering(enter) = &self.contention else { return };
         let session = enter.session;
         match enter.step {
-            Step::Searching(_) => Self::up(queued, env),
-            Step::Vacating { .. } => queued.vacate(env),
-            Step::Creating | Step::Verifying | Step::Paused(_) => queued.enter(env, session),
+            ZooKeeperEntryStep::Searching(_) => self.search(env),
+            ZooKeeperEntryStep::Vacating { .. } => self.vacate(env),
+            ZooKeeperEntryStep::Creating | ZooKeeperEntryStep::Verifying | ZooKeeperEntryStep::Paused(_) => {
+                self.enter(env, session)
+            }
         }
     }
 
     /// A write of the session was committed, so the outcome of the requests on earlier connections
     /// is decided.
     // ZK6
-    fn up(queued: &mut ZooKeeper, env: &mut Env) {
-        let Contention::Entering(Self { session, step, .. }) = &mut queued.contention else { return };
-        if let Step::Searching(retry) = step {
+    pub(super) fn search(&mut self, env: &mut ZooKeeperEnv) {
+        let ZooKeeperContention::Entering(ZooKeeperEntry { session, step, .. }) = &mut self.contention else { return };
+        if let ZooKeeperEntryStep::Searching(retry) = step {
             retry.set_due(None);
-            if let Some(call) = env.send(*session, queued.key.list()) {
-                queued.calls.put(call, ZooKeeperCall::Search);
+            if let Some(call) = env.send(*session, self.key.list()) {
+                self.calls.put(call, ZooKeeperCall::Search);
                 retry.sent(());
             }
         }
     }
-}
 
-impl ZooKeeper {
     /// Nobody waits any more, or the session is lost. Deletes what the entry has created.
-    pub(super) fn leave_entry(&mut self, env: &mut Env, entry: Enter) {
-        let Enter { session, guid, step, .. } = entry;
+    pub(super) fn leave_entry(&mut self, env: &mut ZooKeeperEnv, entry: &ZooKeeperEntry) {
+        let ZooKeeperEntry { session, guid, step, .. } = entry;
+        let (session, guid) = (*session, *guid);
         match step {
-            Step::Creating => self.schedule_create(env, session, guid),
-            Step::Searching(_) | Step::Verifying => self.schedule(env, session, Target::Search(guid)),
-            Step::Vacating { .. } | Step::Paused(_) => {}
+            ZooKeeperEntryStep::Creating => self.schedule_create(env, session, guid),
+            ZooKeeperEntryStep::Searching(_) | ZooKeeperEntryStep::Verifying => {
+                self.schedule(env, session, CleanupTarget::Search(guid))
+            }
+            ZooKeeperEntryStep::Vacating { .. } | ZooKeeperEntryStep::Paused(_) => {}
         }
     }
 
     /// Creates the node once the session is established, and lists the queue unless the place is
     /// probably known.
-    pub(super) fn enter(&mut self, env: &mut Env, session: SessionId) {
+    pub(super) fn enter(&mut self, env: &mut ZooKeeperEnv, session: SessionId) {
         let Some(value) = self.head.as_ref().map(|head| head.terms.value.clone()) else {
-            self.contention = Contention::Idle;
+            self.contention = ZooKeeperContention::Idle;
             return;
         };
         self.calls.forget(ZooKeeperCall::contends);
@@ -116,7 +118,7 @@ impl ZooKeeper {
             mode: CreateMode::EphemeralSequential,
         };
         let Some(create) = env.send(session, Op::Write(create)) else {
-            self.contention = Contention::Opening(session);
+            self.contention = ZooKeeperContention::Opening(session);
             if let Some(answer) = env.session(session).and_then(|found| found.own.down.clone()) {
                 self.unreachable(env, answer);
             }
@@ -126,11 +128,16 @@ impl ZooKeeper {
         if !self.own.may_follow() {
             self.send_list(env, session);
         }
-        self.contention = Contention::Entering(Enter { session, guid, step: Step::Creating, refusal: None });
+        self.contention = ZooKeeperContention::Entering(ZooKeeperEntry {
+            session,
+            guid,
+            step: ZooKeeperEntryStep::Creating,
+            refusal: None,
+        });
     }
 
     /// Lists the queue for the contender. Returns false if nothing was sent.
-    pub(super) fn send_list(&mut self, env: &mut Env, session: SessionId) -> bool {
+    pub(super) fn send_list(&mut self, env: &mut ZooKeeperEnv, session: SessionId) -> bool {
         let call = env.send(session, self.key.list());
         if let Some(call) = call {
             self.calls.replace(call, ZooKeeperCall::List);
@@ -140,26 +147,26 @@ impl ZooKeeper {
 
     /// Ends the contention, whose calls are of no use.
     fn idle(&mut self) {
-        self.contention = Contention::Idle;
+        self.contention = ZooKeeperContention::Idle;
         self.calls.forget(ZooKeeperCall::contends);
     }
 
-    fn step(&mut self, step: Step) {
-        if let Contention::Entering(enter) = &mut self.contention {
+    fn step(&mut self, step: ZooKeeperEntryStep) {
+        if let ZooKeeperContention::Entering(enter) = &mut self.contention {
             enter.step = step;
         }
     }
 
     /// Schedules the next attempt after a pause. Ends a single attempt.
-    fn pause_entry(&mut self, env: &mut Env) {
+    fn pause_entry(&mut self, env: &mut ZooKeeperEnv) {
         let until = env.now + env.pause(self.tries.saturating_sub(FREE_TRIES));
         self.tries = self.tries.saturating_add(1);
-        self.step(Step::Paused(until));
+        self.step(ZooKeeperEntryStep::Paused(until));
         self.end_try(env);
     }
 
-    pub(super) fn create_answered(&mut self, env: &mut Env, emitted: Instant, reply: &Reply) {
-        let Contention::Entering(Enter { session, .. }) = self.contention else { return };
+    pub(super) fn create_answered(&mut self, env: &mut ZooKeeperEnv, emitted: Instant, reply: &Reply) {
+        let ZooKeeperContention::Entering(ZooKeeperEntry { session, .. }) = self.contention else { return };
         if let Reply::Done(_) = reply {
             // ZK1
             env.session_step(session, |session, env| session.wrote(env, emitted));
@@ -178,7 +185,7 @@ impl ZooKeeper {
                 } else {
                     self.pause_entry(env);
                 }
-                if let Contention::Entering(_) = self.contention {
+                if let ZooKeeperContention::Entering(_) = self.contention {
                     for call in building.clone().into_iter().flatten() {
                         let last = building.as_ref().is_some_and(|calls| *calls.end() == call);
                         self.calls.put(call, ZooKeeperCall::Build { last });
@@ -203,7 +210,7 @@ impl ZooKeeper {
             }
             // The session has ended. The attempt goes on in the next one.
             Reply::NotSent(cause) if *cause == Fault::NotNeeded.into() => {
-                self.contention = Contention::Opening(session)
+                self.contention = ZooKeeperContention::Opening(session)
             }
             Reply::NotSent(_) if env.is_up(session) => {
                 self.answer = reply.answer();
@@ -211,14 +218,14 @@ impl ZooKeeper {
                 self.pause_entry(env);
             }
             Reply::NotSent(_) => {
-                self.contention = Contention::Opening(session);
+                self.contention = ZooKeeperContention::Opening(session);
                 self.unreachable(env, reply.answer());
             }
         }
     }
 
     /// Creates the queue's node and those above it. Refusals for nodes that exist are ignored.
-    fn create_queue(&self, env: &mut Env, session: SessionId) -> Option<RangeInclusive<u64>> {
+    fn create_queue(&self, env: &mut ZooKeeperEnv, session: SessionId) -> Option<RangeInclusive<u64>> {
         let mut calls: Option<RangeInclusive<u64>> = None;
         for path in self.key.ancestors() {
             let (acl, mode) = (env.config.acl(), CreateMode::Container);
@@ -230,8 +237,8 @@ impl ZooKeeper {
     }
 
     /// A refusal counts if the queue's node was not created. It is harmless for a node that exists.
-    pub(super) fn queue_created(&mut self, env: &mut Env, last: bool, reply: &Reply) {
-        let Contention::Entering(Enter { refusal, .. }) = &mut self.contention else { return };
+    pub(super) fn queue_created(&mut self, env: &mut ZooKeeperEnv, last: bool, reply: &Reply) {
+        let ZooKeeperContention::Entering(ZooKeeperEntry { refusal, .. }) = &mut self.contention else { return };
         if reply.is_refusal() {
             *refusal = Some(reply.answer());
         }
@@ -245,7 +252,7 @@ impl ZooKeeper {
 
     /// The node that was created. It must be of the live session.
     // ZK2
-    fn own_node(&self, env: &Env, session: SessionId, path: &str, stat: &Stat) -> Option<OwnerNode> {
+    fn own_node(&self, env: &ZooKeeperEnv, session: SessionId, path: &str, stat: &Stat) -> Option<OwnerNode> {
         let Child::Contender(sequence) = self.key.classify(self.key.name_of(path)?) else { return None };
         let ours = env.session(session).is_some_and(|found| found.own.owner == stat.ephemeral_owner);
         ours.then(|| OwnerNode { path: path.into(), sequence, czxid: stat.czxid, version: stat.version })
@@ -253,16 +260,19 @@ impl ZooKeeper {
 
     /// Joins the queue with this node, unless it has a number that must not be used. The list of
     /// the queue was requested with the node, or is requested unless the place is known.
-    fn join(&mut self, env: &mut Env, session: SessionId, node: OwnerNode) {
+    fn join(&mut self, env: &mut ZooKeeperEnv, session: SessionId, node: OwnerNode) {
         if node.czxid >= CZXID_END {
             self.idle();
-            self.schedule(env, session, Target::Node(node.path));
+            self.schedule(env, session, CleanupTarget::Node(node.path));
             let error = refusal("its transaction ids are too large for fencing tokens");
             self.fail_refused(env, Answer::Rejected(error));
         } else if is_exhausted(node.sequence) {
             self.calls.forget(ZooKeeperCall::contends);
-            self.schedule(env, session, Target::Node(node.path));
-            self.step(Step::Vacating { until: env.now + env.config.store.own.vacate_within, retry: Retry::new(None) });
+            self.schedule(env, session, CleanupTarget::Node(node.path));
+            self.step(ZooKeeperEntryStep::Vacating {
+                until: env.now + env.config.store.own.vacate_within,
+                retry: Retry::new(None),
+            });
             self.answer = Answer::Taken(Expiry::Unknown);
             env.blocked(Blocked::Held);
             self.vacate(env);
@@ -270,7 +280,8 @@ impl ZooKeeper {
             self.tries = 0;
             let ahead = self.own.ahead_of(&node);
             let lists = self.calls.iter().any(|call| *call == ZooKeeperCall::List);
-            self.contention = Contention::Waiting(Contender::new(env, session, node, lists));
+            self.contention =
+                ZooKeeperContention::Waiting(ZooKeeperContender::new(env, session, node, lists, ahead.is_some()));
             if !lists {
                 self.placed(env, ahead);
             }
@@ -279,8 +290,12 @@ impl ZooKeeper {
 
     /// Deletes the queue's node, which succeeds once the queue is empty.
     // ZK5
-    fn vacate(&mut self, env: &mut Env) {
-        let Contention::Entering(Enter { session, step: Step::Vacating { retry, .. }, .. }) = &mut self.contention
+    fn vacate(&mut self, env: &mut ZooKeeperEnv) {
+        let ZooKeeperContention::Entering(ZooKeeperEntry {
+            session,
+            step: ZooKeeperEntryStep::Vacating { retry, .. },
+            ..
+        }) = &mut self.contention
         else {
             return;
         };
@@ -294,8 +309,12 @@ impl ZooKeeper {
         }
     }
 
-    pub(super) fn vacated(&mut self, env: &mut Env, reply: &Reply) {
-        let Contention::Entering(Enter { session, step: Step::Vacating { until, retry }, .. }) = &mut self.contention
+    pub(super) fn vacated(&mut self, env: &mut ZooKeeperEnv, reply: &Reply) {
+        let ZooKeeperContention::Entering(ZooKeeperEntry {
+            session,
+            step: ZooKeeperEntryStep::Vacating { until, retry },
+            ..
+        }) = &mut self.contention
         else {
             return;
         };
@@ -315,19 +334,19 @@ impl ZooKeeper {
     }
 
     /// Searches the node by its name once the session is up again, or after a pause if it is up.
-    fn search_later(&mut self, env: &mut Env) {
-        let Contention::Entering(Enter { step, .. }) = &mut self.contention else { return };
+    fn search_later(&mut self, env: &mut ZooKeeperEnv) {
+        let ZooKeeperContention::Entering(ZooKeeperEntry { step, .. }) = &mut self.contention else { return };
         self.calls.forget(|call| *call == ZooKeeperCall::List);
-        let mut retry = if let Step::Searching(retry) = step { *retry } else { Retry::new(None) };
+        let mut retry = if let ZooKeeperEntryStep::Searching(retry) = step { *retry } else { Retry::new(None) };
         retry.forget_call();
         env.back_off(&mut retry);
-        *step = Step::Searching(retry);
+        *step = ZooKeeperEntryStep::Searching(retry);
         env.blocked(Blocked::Unreachable);
     }
 
     /// Handles the list of the queue, or the state of the node at this path.
-    pub(super) fn search_answered(&mut self, env: &mut Env, path: Option<&str>, reply: &Reply) {
-        let Contention::Entering(Enter { session, guid, .. }) = self.contention else { return };
+    pub(super) fn search_answered(&mut self, env: &mut ZooKeeperEnv, path: Option<&str>, reply: &Reply) {
+        let ZooKeeperContention::Entering(ZooKeeperEntry { session, guid, .. }) = self.contention else { return };
         match (reply, path) {
             (Reply::Done(ReplyBody::Children(names)), None) => {
                 let Some(path) = self.key.find(names, guid) else {
@@ -337,7 +356,7 @@ impl ZooKeeper {
                 match env.send(session, Op::GetData { path: path.clone(), watch: false }) {
                     Some(call) => {
                         self.calls.put(call, ZooKeeperCall::Verify(path));
-                        self.step(Step::Verifying);
+                        self.step(ZooKeeperEntryStep::Verifying);
                     }
                     None => self.search_later(env),
                 }
@@ -355,7 +374,7 @@ impl ZooKeeper {
             // The server does not tell whether there is a node: it is deleted when it does.
             (Reply::Done(_) | Reply::Refused(_), _) => {
                 self.answer = reply.answer();
-                self.schedule(env, session, Target::Search(guid));
+                self.schedule(env, session, CleanupTarget::Search(guid));
                 self.pause_entry(env);
             }
             (Reply::Unknown(_) | Reply::NotSent(_), _) => self.search_later(env),

@@ -3,14 +3,11 @@
 
 use alloc::boxed::Box;
 
-use bytes::Bytes;
-
-use super::wait::Watch;
-use super::{Env, Hold, Nodes, ZooKeeper, ZooKeeperCall};
-use crate::lock::{Keep, Loss, Written};
+use super::wait::NodeWatch;
+use super::{ZooKeeper, ZooKeeperCall, ZooKeeperEnv, ZooKeeperHold};
+use crate::lock::{Loss, SessionId, Written};
 use crate::time::Instant;
-use crate::zookeeper::codec::{ErrorCode, MultiOp, Op, ReplyBody};
-use crate::zookeeper::path::Queue;
+use crate::zookeeper::codec::{ErrorCode, ReplyBody};
 use crate::zookeeper::request::Reply;
 
 /// The node of a holder. A transaction of the application that `check`s its path and version is
@@ -29,58 +26,50 @@ pub struct OwnerNode {
     pub(super) sequence: i32,
 }
 
-impl Keep<Nodes> for Watch {
-    fn work(queued: &mut ZooKeeper, env: &mut Env) {
-        if let Some(hold) = &mut queued.hold
-            && hold.watch == Self::None
-            && hold.watch_at <= env.now
-        {
-            let (calls, path) = (&mut queued.calls, &hold.node.path);
-            hold.watch = Self::request(env, calls, hold.session, path, ZooKeeperCall::WatchHeld);
-        }
-    }
+/// The node of a hold, and the watch on it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HeldNode {
+    pub(super) owner: OwnerNode,
+    pub(super) watch: NodeWatch,
+}
 
-    fn deadline(hold: &Hold) -> Option<Instant> {
-        Some(hold.watch_at).filter(|_| hold.watch == Self::None)
-    }
-
-    fn write(queued: &mut ZooKeeper, env: &mut Env, value: Option<Bytes>) -> bool {
-        let Some(hold) = &queued.hold else { return false };
-        let path = hold.node.path.clone();
-        let op = match value {
-            Some(data) => Op::Write(MultiOp::SetData { path, data, version: hold.node.version }),
-            None => Op::GetData { path, watch: false },
-        };
-        let call = env.send(hold.session, op);
-        if let Some(call) = call {
-            queued.calls.put(call, ZooKeeperCall::Write);
-        }
-        call.is_some()
-    }
-
-    fn up(queued: &mut ZooKeeper, _: &mut Env) {
-        if let Some(hold) = &mut queued.hold {
-            hold.watch = Self::None;
-        }
-        queued.calls.forget(|call| *call == ZooKeeperCall::WatchHeld);
-    }
-
-    fn owner(_: &Queue, hold: &Hold, _: &Env) -> Option<OwnerNode> {
-        Some(hold.node.clone())
+impl ZooKeeperHold {
+    /// Returns when to watch the node.
+    pub(super) fn watch_deadline(&self) -> Option<Instant> {
+        (self.node.watch == NodeWatch::None).then_some(self.watch_at)
     }
 }
 
 impl ZooKeeper {
-    pub(super) fn held_watch_answered(&mut self, env: &mut Env, reply: &Reply) {
+    /// Watches the node of a long hold.
+    pub(super) fn watch_own_node(&mut self, env: &mut ZooKeeperEnv) {
         let Some(hold) = &mut self.hold else { return };
-        hold.watch = Watch::None;
+        if hold.node.watch == NodeWatch::None && hold.watch_at <= env.now {
+            let path = &hold.node.owner.path;
+            let call = ZooKeeperCall::WatchHeld;
+            hold.node.watch = NodeWatch::request(env, &mut self.calls, hold.session, path, call);
+        }
+    }
+
+    /// The session continues on a new connection: all watches are gone.
+    pub(super) fn watches_gone(&mut self, env: &mut ZooKeeperEnv, session: SessionId) {
+        if let Some(hold) = self.hold.as_mut().filter(|hold| hold.session == session) {
+            hold.node.watch = NodeWatch::None;
+            self.calls.forget(|call| *call == ZooKeeperCall::WatchHeld);
+            self.keep(env);
+        }
+    }
+
+    pub(super) fn held_watch_answered(&mut self, env: &mut ZooKeeperEnv, reply: &Reply) {
+        let Some(hold) = &mut self.hold else { return };
+        hold.node.watch = NodeWatch::None;
         match reply {
             Reply::Refused(ErrorCode::NO_NODE) => self.lost(env, Loss::Gone),
             Reply::Done(ReplyBody::Data { stat, .. }) => {
-                hold.watch = Watch::Open;
+                hold.node.watch = NodeWatch::Open;
                 if hold.write.is_none() {
                     // Another client may have written the node.
-                    hold.node.version = stat.version;
+                    hold.node.owner.version = stat.version;
                 }
             }
             Reply::Unknown(_) | Reply::NotSent(_) if !env.is_up(hold.session) => {}
@@ -91,16 +80,16 @@ impl ZooKeeper {
     }
 
     /// Handles the reply to a write of the node, or to the read that precedes it.
-    pub(super) fn hold_answered(&mut self, env: &mut Env, reply: &Reply) {
+    pub(super) fn hold_answered(&mut self, env: &mut ZooKeeperEnv, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
         let written = match reply {
             Reply::Refused(ErrorCode::NO_NODE) => return self.lost(env, Loss::Gone),
             Reply::Done(ReplyBody::Data { stat, .. }) => {
-                hold.node.version = stat.version;
+                hold.node.owner.version = stat.version;
                 Written::Read
             }
             Reply::Done(ReplyBody::Stat(stat)) => {
-                hold.node.version = stat.version;
+                hold.node.owner.version = stat.version;
                 Written::Done(stat.mzxid)
             }
             Reply::Refused(ErrorCode::BAD_VERSION) => Written::Outdated,

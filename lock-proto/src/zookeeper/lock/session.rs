@@ -7,11 +7,12 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::{Env, Nodes};
+use super::query::{ZooKeeperLeaderRead, ZooKeeperQuery};
+use super::{ZooKeeperEnv, ZooKeeperName};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{
-    self, Answer, Cause, End, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionPurpose, SessionStore, State,
-    renew_at,
+    self, Answer, Cause, Loss, Need, QueueClient, QueueOutput, SessionCall, SessionEnd, SessionEvent, SessionId,
+    SessionPurpose, SessionState, renew_at,
 };
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
@@ -28,11 +29,11 @@ const MAX_UNEXECUTED: usize = 16;
 /// The most contacts that are remembered: those of eight ticks, for writes that take long.
 const MAX_CONTACTS: usize = 64;
 
-pub(crate) type Session = lock::Session<Nodes>;
+pub(crate) type ZooKeeperSession = lock::QueueSession<ZooKeeperName>;
 
 /// The connection of a session, and the nodes in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Connection {
+pub struct SessionConnection {
     /// Since when there is no connection; `None` until an attempt has failed.
     down_since: Option<Instant>,
     /// The first write on this connection has not been committed: requests of earlier connections
@@ -88,33 +89,36 @@ struct Contact {
     known_at: Instant,
 }
 
-impl Session {
+impl ZooKeeperSession {
     /// Returns true if nothing needs the session, and it is not kept for later locks.
     fn wants_end(&self) -> bool {
-        self.state != State::Ending && !self.is_gone() && !self.is_offered() && !self.is_needed()
+        self.state != SessionState::Ending && !self.is_gone() && !self.is_offered() && !self.is_needed()
     }
 
     /// Returns when it is given up: without a connection once the server has ended it, and with one
     /// if writes do not prove it. Its holds are lost at the end of their validity in any case.
     // ZK1, ZK6
     fn lost_at(&self) -> Option<Instant> {
-        let proof = || (self.need() == Need::Proof).then(|| self.until.max(self.own.prove_by));
+        // Until its locks need a proof, the session is kept by pings, which prove nothing. It is then
+        // not given up before a renewal can be answered.
+        let answered = || self.proof_from.map_or(self.own.prove_by, |at| self.own.prove_by.max(at + self.own.validity));
+        let proof = || (self.need() == Need::Proof).then(|| self.until.max(answered()));
         self.own.down_since.map(|since| since + self.granted).or_else(proof)
     }
 
     /// Returns true if it is lost, and the connection must stop its pings.
     fn must_be_quiet(&self) -> bool {
-        matches!(self.state, State::Lost(loss) if loss != Loss::Gone) && !self.own.quiet
+        matches!(self.state, SessionState::Lost(loss) if loss != Loss::Gone) && !self.own.quiet
     }
 
     /// A lost session that is not renewed ends on the server when it would have ended by itself,
     /// even if its guards are still out.
     fn end_at(&self) -> Option<Instant> {
-        let unguarded = self.state == State::Lost(Loss::Expired) && !self.renewing;
+        let unguarded = self.state == SessionState::Lost(Loss::Expired) && !self.renewing;
         unguarded.then(|| self.until + self.granted.saturating_sub(self.own.validity))
     }
 
-    pub(crate) fn reported(&mut self, env: &mut Env, report: &SessionReport) -> Option<SessionEvent> {
+    pub(crate) fn reported(&mut self, env: &mut ZooKeeperEnv, report: &SessionReport) -> Option<SessionEvent> {
         match report {
             SessionReport::Up { emitted, timeout, owner } => self.opened(env, *emitted, *timeout, *owner),
             SessionReport::Down(cause) => self.disconnected(env, cause),
@@ -134,32 +138,38 @@ impl Session {
             // Within the bounds no leader ends it by itself while it is valid: somebody else did.
             // ZK1
             SessionReport::Expired if self.is_open() && env.now < self.until => self.lose(Loss::Gone),
-            SessionReport::Expired => self.ended(End::Refused),
+            SessionReport::Expired => self.ended(SessionEnd::Refused),
             SessionReport::Ended { confirmed } => {
-                self.ended(if *confirmed { End::Confirmed } else { End::Unconfirmed })
+                self.ended(if *confirmed { SessionEnd::Confirmed } else { SessionEnd::Unconfirmed })
             }
         }
     }
 
     /// The session was created, or continues on a new connection.
-    fn opened(&mut self, env: &mut Env, emitted: Instant, granted: Duration, owner: i64) -> Option<SessionEvent> {
+    fn opened(
+        &mut self,
+        env: &mut ZooKeeperEnv,
+        emitted: Instant,
+        granted: Duration,
+        owner: i64,
+    ) -> Option<SessionEvent> {
         (self.own.down_since, self.own.down, self.own.undecided) = (None, None, false);
         (self.own.failures, self.own.refusals) = (0, 0);
         // The leader has created it, or was asked whether it exists.
         self.own.connected = emitted;
         self.own.usual = env.now.since(emitted).min(env.config.store.own.tick);
         match self.state {
-            State::Opening => {
+            SessionState::Opening => {
                 let validity = match env.config.check_granted(self.requested, granted) {
                     Ok(validity) => validity,
                     Err(error) => return self.refuse(env, Answer::Rejected(error)),
                 };
-                (self.state, self.own.owner, self.granted) = (State::Alive, owner, granted);
+                (self.state, self.own.owner, self.granted) = (SessionState::Alive, owner, granted);
                 (self.own.least, self.own.validity) = (granted, validity);
                 self.record(env, emitted);
                 Some(SessionEvent::Alive)
             }
-            State::Checking | State::Alive => {
+            SessionState::Checking | SessionState::Alive => {
                 if env.config.check_granted(self.requested, granted).is_err() {
                     return self.lose(Loss::Expired);
                 }
@@ -172,7 +182,7 @@ impl Session {
                 self.write(env);
                 shortened
             }
-            State::Lost(_) | State::Ending | State::Over(_) => None,
+            SessionState::Lost(_) | SessionState::Ending | SessionState::Over(_) => None,
         }
     }
 
@@ -180,7 +190,7 @@ impl Session {
     /// before, the session may end before the last write of the former connection allowed. A longer
     /// one does not count.
     // T3, ZK1
-    fn adjust(&mut self, env: &Env, emitted: Instant, granted: Duration) -> Option<SessionEvent> {
+    fn adjust(&mut self, env: &ZooKeeperEnv, emitted: Instant, granted: Duration) -> Option<SessionEvent> {
         self.own.least = self.own.least.min(granted);
         let (validity, before) = (env.config.validity(self.own.least), self.until);
         self.until = before.min(emitted + validity);
@@ -191,7 +201,7 @@ impl Session {
     /// Returns true if there is a connection for the session, even one on which only renewals may
     /// be sent so far.
     fn is_connected(&self) -> bool {
-        self.own.down_since.is_none() && self.state == State::Alive
+        self.own.down_since.is_none() && self.state == SessionState::Alive
     }
 
     /// Returns true if renewals are due: for holds, or to decide the requests of earlier
@@ -208,7 +218,7 @@ impl Session {
 
     /// A write was committed on this connection. The locks go on.
     // ZK6
-    fn decided(&mut self, env: &mut Env) {
+    fn decided(&mut self, env: &mut ZooKeeperEnv) {
         if mem::take(&mut self.own.undecided) {
             self.own.down = None;
             env.shared.sessions.emit(self.id, SessionEvent::Up);
@@ -216,13 +226,13 @@ impl Session {
     }
 
     /// The connection failed, or could not be opened.
-    fn disconnected(&mut self, env: &mut Env, cause: &Cause) -> Option<SessionEvent> {
+    fn disconnected(&mut self, env: &mut ZooKeeperEnv, cause: &Cause) -> Option<SessionEvent> {
         self.own.down_since.get_or_insert(env.now);
         let answer = Answer::Unreachable(cause.clone());
         let servers = env.config.store.own.servers.len();
         self.own.failures = self.own.failures.saturating_add(1);
         self.own.refusals = if cause.is_refusal() { self.own.refusals + 1 } else { 0 };
-        if self.state == State::Opening && self.own.refusals as usize >= servers {
+        if self.state == SessionState::Opening && self.own.refusals as usize >= servers {
             return self.refuse(env, answer);
         }
         // The next server may be up.
@@ -233,21 +243,21 @@ impl Session {
         Some(SessionEvent::Down(answer))
     }
 
-    fn refuse(&mut self, env: &mut Env, answer: Answer) -> Option<SessionEvent> {
+    fn refuse(&mut self, env: &mut ZooKeeperEnv, answer: Answer) -> Option<SessionEvent> {
         self.revoke(env);
         Some(SessionEvent::Refused(answer))
     }
 
-    fn ended(&mut self, end: End) -> Option<SessionEvent> {
-        let before = mem::replace(&mut self.state, State::Over(end));
-        (!matches!(before, State::Over(_))).then_some(SessionEvent::Ended(end))
+    fn ended(&mut self, end: SessionEnd) -> Option<SessionEvent> {
+        let before = mem::replace(&mut self.state, SessionState::Over(end));
+        (!matches!(before, SessionState::Over(_))).then_some(SessionEvent::Ended(end))
     }
 
     /// A write of a lock that left at `emitted` was committed, which renews the session. While there
     /// are holds, it only counts if more than a third of the validity is over: all of them are then
     /// notified, and that happens rarely.
-    pub(super) fn wrote(&mut self, env: &mut Env, emitted: Instant) -> Option<SessionEvent> {
-        let counts = self.state == State::Alive && self.renewing && !env.config.store.own.revalidate;
+    pub(super) fn wrote(&mut self, env: &mut ZooKeeperEnv, emitted: Instant) -> Option<SessionEvent> {
+        let counts = self.state == SessionState::Alive && self.renewing && !env.config.store.own.revalidate;
         if !counts || emitted + self.own.validity <= self.until {
             return None;
         }
@@ -257,7 +267,7 @@ impl Session {
         }
         let proven = self.record(env, emitted);
         if self.renew_from.is_some() {
-            Connection::renew(self, env);
+            ZooKeeperClientState::renew(self, env);
         }
         (!fresh).then_some(SessionEvent::Renewed(proven))
     }
@@ -270,7 +280,7 @@ impl Session {
     /// client pings. The two ticks by which it ends earlier cover that. More time passes between
     /// contacts if the process was stopped, or the network.
     // ZK1
-    fn record(&mut self, env: &Env, emitted: Instant) -> Instant {
+    fn record(&mut self, env: &ZooKeeperEnv, emitted: Instant) -> Instant {
         let tick = env.config.store.own.tick;
         self.own.heard = self.own.heard.max(self.own.connected);
         // The leader may have been stopped before the write: it hears of the contacts within the
@@ -304,7 +314,7 @@ impl Session {
     /// connect request can. The leader may have been stopped for so long that it ends the session
     /// before it hears of any contact.
     // ZK1
-    fn must_reconnect(&self, env: &Env) -> bool {
+    fn must_reconnect(&self, env: &ZooKeeperEnv) -> bool {
         if env.config.store.own.revalidate {
             return self.own.connected <= self.own.heard;
         }
@@ -313,16 +323,16 @@ impl Session {
 
     /// Returns until when the leader hears of contacts before it can end the session.
     // ZK1
-    fn proven_by_contacts_until(&self, env: &Env) -> Instant {
-        let Connection { heard, connected, least, .. } = self.own;
+    fn proven_by_contacts_until(&self, env: &ZooKeeperEnv) -> Instant {
+        let SessionConnection { heard, connected, least, .. } = self.own;
         (heard.max(connected) + least).back(env.config.report_within())
     }
 
     /// Called before a lock enters the queue. A session that was idle for long continues on a new
     /// connection first.
     // ZK1
-    pub(super) fn refresh(&mut self, env: &mut Env) -> Option<SessionEvent> {
-        if Connection::is_up(self)
+    pub(super) fn refresh(&mut self, env: &mut ZooKeeperEnv) -> Option<SessionEvent> {
+        if ZooKeeperClientState::is_up(self)
             && !self.retry.is_in_flight()
             && !self.proves_hold(env.now)
             && self.must_reconnect(env)
@@ -332,7 +342,7 @@ impl Session {
         None
     }
 
-    fn reconnect(&mut self, env: &mut Env) {
+    fn reconnect(&mut self, env: &mut ZooKeeperEnv) {
         self.own.down_since = Some(env.now);
         let timeout = self.requested;
         env.out.push_back(QueueOutput::Store(SessionOutput::Open { session: self.id, timeout }));
@@ -345,17 +355,17 @@ impl Session {
     }
 
     /// Renews the session for a hold, unless a renewal is in flight.
-    pub(super) fn prove(&mut self, env: &mut Env) -> Option<SessionEvent> {
+    pub(super) fn prove(&mut self, env: &mut ZooKeeperEnv) -> Option<SessionEvent> {
         if !self.retry.is_in_flight() {
             self.renew_from = Some(env.now);
-            Connection::renew(self, env);
+            ZooKeeperClientState::renew(self, env);
         }
         None
     }
 
     /// Renews the session, on a new connection if the present one cannot prove it.
     // ZK1
-    fn send_renewal(&mut self, env: &mut Env) {
+    fn send_renewal(&mut self, env: &mut ZooKeeperEnv) {
         if !self.is_connected() || self.retry.is_in_flight() {
             return;
         }
@@ -364,7 +374,7 @@ impl Session {
 
     /// Sends a write that a quorum must commit.
     // ZK1
-    fn write(&mut self, env: &mut Env) {
+    fn write(&mut self, env: &mut ZooKeeperEnv) {
         if !self.is_connected() || self.retry.is_in_flight() {
             return;
         }
@@ -382,32 +392,39 @@ impl Session {
     }
 }
 
-impl SessionStore<Nodes> for Connection {
-    fn new(_: &mut Env) -> Self {
-        Self::default()
+/// The locks of a client share nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ZooKeeperClientState;
+
+impl QueueClient<ZooKeeperName> for ZooKeeperClientState {
+    type Session = SessionConnection;
+    type Query = ZooKeeperLeaderRead;
+
+    fn new_session(_: &mut ZooKeeperEnv) -> SessionConnection {
+        SessionConnection::default()
     }
 
-    fn is_up(session: &Session) -> bool {
+    fn is_up(session: &ZooKeeperSession) -> bool {
         session.is_connected() && !session.own.undecided
     }
 
-    fn deadline(session: &Session) -> Option<(Instant, &'static str)> {
+    fn session_deadline(session: &ZooKeeperSession) -> Option<(Instant, &'static str)> {
         if session.must_be_quiet() || session.wants_end() {
             return Some((Instant::ZERO, "end of a session"));
         }
         let (at, why) = match session.state {
-            State::Opening => (session.retry.deadline(), "session"),
-            State::Alive => {
+            SessionState::Opening => (session.retry.deadline(), "session"),
+            SessionState::Alive => {
                 let renews = session.needs_renewal() && session.is_connected();
                 (soonest([session.retry.deadline().filter(|_| renews), session.lost_at()]), "session")
             }
-            State::Lost(_) => (session.end_at(), "end of a session"),
-            State::Checking | State::Ending | State::Over(_) => (None, ""),
+            SessionState::Lost(_) => (session.end_at(), "end of a session"),
+            SessionState::Checking | SessionState::Ending | SessionState::Over(_) => (None, ""),
         };
         at.map(|at| (at, why))
     }
 
-    fn timeout(session: &mut Session, env: &mut Env) -> Option<SessionEvent> {
+    fn session_timeout(session: &mut ZooKeeperSession, env: &mut ZooKeeperEnv) -> Option<SessionEvent> {
         if session.wants_end() || session.end_at().is_some_and(|at| at <= env.now) {
             return session.revoke(env);
         }
@@ -416,22 +433,31 @@ impl SessionStore<Nodes> for Connection {
             env.out.push_back(QueueOutput::Store(SessionOutput::Quiet { session: session.id }));
         }
         match session.state {
-            State::Opening if session.retry.is_due(env.now) => {
+            SessionState::Opening if session.retry.is_due(env.now) => {
                 session.retry.set_due(None);
                 env.out.push_back(QueueOutput::Store(SessionOutput::Open {
                     session: session.id,
                     timeout: session.requested,
                 }));
             }
-            State::Alive if session.lost_at().is_some_and(|at| at <= env.now) => return session.lose(Loss::Expired),
-            State::Alive if session.needs_renewal() && session.retry.is_due(env.now) => session.send_renewal(env),
-            State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending | State::Over(_) => {}
+            SessionState::Alive if session.lost_at().is_some_and(|at| at <= env.now) => {
+                return session.lose(Loss::Expired);
+            }
+            SessionState::Alive if session.needs_renewal() && session.retry.is_due(env.now) => {
+                session.send_renewal(env)
+            }
+            SessionState::Opening
+            | SessionState::Checking
+            | SessionState::Alive
+            | SessionState::Lost(_)
+            | SessionState::Ending
+            | SessionState::Over(_) => {}
         }
         None
     }
 
     /// Renews the session once that proves something new.
-    fn renew(session: &mut Session, env: &mut Env) {
+    fn renew(session: &mut ZooKeeperSession, env: &mut ZooKeeperEnv) {
         if env.now < session.own.prove_after && !session.must_reconnect(env) {
             session.retry.set_due(Some(session.own.prove_after));
         } else {
@@ -439,8 +465,13 @@ impl SessionStore<Nodes> for Connection {
         }
     }
 
-    fn answered(session: &mut Session, env: &mut Env, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
-        if session.state != State::Alive {
+    fn session_answered(
+        session: &mut ZooKeeperSession,
+        env: &mut ZooKeeperEnv,
+        call: SessionCall,
+        reply: &Reply,
+    ) -> Option<SessionEvent> {
+        if session.state != SessionState::Alive {
             return None;
         }
         // A transaction that fails is committed as well, unless the session failed it. If the
@@ -476,22 +507,38 @@ impl SessionStore<Nodes> for Connection {
         Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
     }
 
-    fn may_exist(session: &Session) -> bool {
-        // It was requested.
-        session.retry.due().is_none()
-    }
-
-    fn end(session: &mut Session, env: &mut Env) {
+    fn end_session(session: &mut ZooKeeperSession, env: &mut ZooKeeperEnv) {
+        if session.state == SessionState::Opening && session.retry.due().is_some() {
+            // It was not requested.
+            session.state = SessionState::Over(SessionEnd::Confirmed);
+            return;
+        }
+        session.state = SessionState::Ending;
         env.out.push_back(QueueOutput::Store(SessionOutput::End { session: session.id }));
     }
 
-    /// Until its locks need a proof, the session is kept by pings, which prove nothing. It is then
-    /// not given up before a renewal can be answered.
-    // ZK1
-    fn joined(session: &mut Session, now: Instant, before: Need) {
-        let need = session.need();
-        if before < need && need == Need::Proof {
-            session.own.prove_by = now + session.own.validity;
-        }
+    fn read(query: &mut ZooKeeperQuery, env: &mut ZooKeeperEnv) {
+        query.read_leader(env);
+    }
+
+    fn read_at(query: &ZooKeeperQuery) -> Option<Instant> {
+        query.read_at()
+    }
+
+    fn query_answered(query: &mut ZooKeeperQuery, env: &mut ZooKeeperEnv, serial: u64, reply: &Reply) -> bool {
+        query.answered(env, serial, reply)
+    }
+
+    fn query_event(
+        query: &mut ZooKeeperQuery,
+        env: &mut ZooKeeperEnv,
+        session: SessionId,
+        event: &SessionEvent,
+    ) -> bool {
+        query.session_event(env, session, event)
+    }
+
+    fn close_query(query: &ZooKeeperQuery, env: &mut ZooKeeperEnv) {
+        query.close(env);
     }
 }

@@ -6,10 +6,12 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::cleanup::Target;
+use super::cleanup::CleanupTarget;
 use super::tail::Tail;
-use super::{Contention, Env, Nodes, OwnerNode, Session, ZooKeeper, ZooKeeperCall};
-use crate::lock::{Answer, Blocked, Calls, Expiry, Progress, QueueStore as _, SessionId};
+use super::{
+    HeldNode, OwnerNode, ZooKeeper, ZooKeeperCall, ZooKeeperContention, ZooKeeperEnv, ZooKeeperName, ZooKeeperSession,
+};
+use crate::lock::{Answer, Blocked, CallTable, ContentionStage, Expiry, QueueStore as _, SessionId};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, Names, Op, ReplyBody, WatchKind};
 use crate::zookeeper::path::Child;
@@ -17,17 +19,17 @@ use crate::zookeeper::request::Reply;
 
 /// A watch on the data of a node, which ends with its deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Watch {
+pub(super) enum NodeWatch {
     None,
     Requested,
     Open,
 }
 
-impl Watch {
+impl NodeWatch {
     /// Requests the watch by a read: `exists` would leave one behind if the node is gone.
     pub(super) fn request(
-        env: &mut Env,
-        calls: &mut Calls<ZooKeeperCall>,
+        env: &mut ZooKeeperEnv,
+        calls: &mut CallTable<ZooKeeperCall>,
         session: SessionId,
         path: &str,
         purpose: ZooKeeperCall,
@@ -42,8 +44,8 @@ impl Watch {
     // ZK9
     pub(super) fn triggered(
         &mut self,
-        env: &mut Env,
-        calls: &mut Calls<ZooKeeperCall>,
+        env: &mut ZooKeeperEnv,
+        calls: &mut CallTable<ZooKeeperCall>,
         session: SessionId,
         path: &str,
         purpose: ZooKeeperCall,
@@ -60,37 +62,58 @@ impl Watch {
 
 /// A contender that waits behind another node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Contender {
-    session: SessionId,
+pub struct ZooKeeperContender {
+    pub(super) session: SessionId,
     node: OwnerNode,
-    own_watch: Watch,
+    own_watch: NodeWatch,
     /// A list of the queue is in flight.
     lists: bool,
-    ahead: Ahead,
+    ahead: QueuePlace,
+    /// Its number directly followed the last one that the client knew.
+    followed: bool,
     /// When to read the queue without a report.
     recheck: Instant,
 }
 
 /// What is known of the nodes ahead.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Ahead {
+pub(super) enum QueuePlace {
     /// The queue must be read.
     Unread,
     /// The next older node, and whether it was the first one at the last reading.
-    Behind { path: Box<str>, is_first: bool, watch: Watch },
+    Behind { path: Box<str>, is_first: bool, watch: NodeWatch },
     /// None is left. The session must prove that it is alive.
     First,
 }
 
-impl Contender {
+impl ZooKeeperContender {
     /// A contender whose place is unknown until the queue is listed.
-    pub(super) fn new(env: &Env, session: SessionId, node: OwnerNode, lists: bool) -> Self {
-        Self { session, node, own_watch: Watch::None, lists, ahead: Ahead::Unread, recheck: env.recheck_at() }
+    pub(super) fn new(env: &ZooKeeperEnv, session: SessionId, node: OwnerNode, lists: bool, followed: bool) -> Self {
+        Self {
+            session,
+            node,
+            own_watch: NodeWatch::None,
+            lists,
+            ahead: QueuePlace::Unread,
+            followed,
+            recheck: env.recheck_at(),
+        }
+    }
+
+    pub(super) const fn stage(&self) -> ContentionStage {
+        match self.ahead {
+            QueuePlace::Behind { is_first: true, .. } | QueuePlace::First => ContentionStage::Next,
+            QueuePlace::Behind { is_first: false, .. } | QueuePlace::Unread => ContentionStage::Waiting,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        (!self.lists && self.ahead != QueuePlace::First).then_some(self.recheck)
     }
 
     /// Removes the watch on the predecessor, unless an observer needs it.
-    fn unwatch(self, env: &mut Env) {
-        if let Ahead::Behind { path, watch: Watch::Open | Watch::Requested, .. } = self.ahead
+    fn unwatch(self, env: &mut ZooKeeperEnv) {
+        if let QueuePlace::Behind { path, watch: NodeWatch::Open | NodeWatch::Requested, .. } = self.ahead
             && !env.shared.queries.iter().any(|query| query.watches(&path))
         {
             env.unwatch(self.session, path, WatchKind::Data);
@@ -98,60 +121,53 @@ impl Contender {
     }
 }
 
-impl Progress<Nodes> for Contender {
-    fn session(&self) -> SessionId {
-        self.session
-    }
-
-    fn is_next(&self) -> bool {
-        matches!(self.ahead, Ahead::Behind { is_first: true, .. } | Ahead::First)
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        (!self.lists && self.ahead != Ahead::First).then_some(self.recheck)
-    }
-
-    fn timeout(queued: &mut ZooKeeper, env: &mut Env) {
-        let Contention::Waiting(contender) = &mut queued.contention else { return };
-        contender.recheck = env.recheck_at();
-        queued.list(env);
-    }
-
-    fn up(queued: &mut ZooKeeper, env: &mut Env) {
-        if let Contention::Waiting(contender) = &mut queued.contention {
-            contender.own_watch = Watch::None;
-        }
-        queued.calls.forget(|call| *call == ZooKeeperCall::WatchOwn);
-        queued.read_queue(env);
-    }
-
-    fn renewed(queued: &mut ZooKeeper, env: &mut Env) {
-        queued.take_turn(env);
-    }
-}
-
 impl ZooKeeper {
     /// Nobody waits any more, or the session is lost.
-    pub(super) fn leave_queue(&mut self, env: &mut Env, contender: Contender) {
+    pub(super) fn leave_queue(&mut self, env: &mut ZooKeeperEnv, contender: ZooKeeperContender) {
         let (session, path) = (contender.session, contender.node.path.clone());
         contender.unwatch(env);
-        self.schedule(env, session, Target::Node(path));
+        self.schedule(env, session, CleanupTarget::Node(path));
     }
 
-    pub(super) fn own_watch_answered(&mut self, env: &mut Env, reply: &Reply) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
-        contender.own_watch = Watch::answered(reply);
+    /// Reads the queue without a report.
+    pub(super) fn reread(&mut self, env: &mut ZooKeeperEnv) {
+        if let ZooKeeperContention::Waiting(contender) = &mut self.contention {
+            contender.recheck = env.recheck_at();
+        }
+        self.list(env);
+    }
+
+    /// The session continues on a new connection: all watches are gone.
+    pub(super) fn go_on(&mut self, env: &mut ZooKeeperEnv, session: SessionId) {
+        match &mut self.contention {
+            ZooKeeperContention::Idle => {}
+            ZooKeeperContention::Opening(_) => ZooKeeperName::enter(self, env, session),
+            ZooKeeperContention::Entering(_) => self.search(env),
+            ZooKeeperContention::Waiting(contender) => {
+                contender.own_watch = NodeWatch::None;
+                self.calls.forget(|call| *call == ZooKeeperCall::WatchOwn);
+                env.blocked(Blocked::Held);
+                self.read_queue(env);
+            }
+        }
+    }
+
+    pub(super) fn own_watch_answered(&mut self, env: &mut ZooKeeperEnv, reply: &Reply) {
+        let ZooKeeperContention::Waiting(contender) = &mut self.contention else { return };
+        contender.own_watch = NodeWatch::answered(reply);
         match reply {
             Reply::Refused(ErrorCode::NO_NODE) => self.reenter(env),
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => self.take_turn(env),
         }
     }
 
-    pub(super) fn watch_ahead_answered(&mut self, env: &mut Env, reply: &Reply) {
-        let Contention::Waiting(Contender { ahead: Ahead::Behind { watch, .. }, .. }) = &mut self.contention else {
+    pub(super) fn watch_ahead_answered(&mut self, env: &mut ZooKeeperEnv, reply: &Reply) {
+        let ZooKeeperContention::Waiting(ZooKeeperContender { ahead: QueuePlace::Behind { watch, .. }, .. }) =
+            &mut self.contention
+        else {
             return;
         };
-        *watch = Watch::answered(reply);
+        *watch = NodeWatch::answered(reply);
         match reply {
             Reply::Refused(ErrorCode::NO_NODE) => self.predecessor_gone(env),
             // The predecessor may be another user's.
@@ -161,8 +177,8 @@ impl ZooKeeper {
     }
 
     /// The node or its queue was deleted: enters again, at the end.
-    fn reenter(&mut self, env: &mut Env) {
-        if let Contention::Waiting(contender) = mem::take(&mut self.contention) {
+    fn reenter(&mut self, env: &mut ZooKeeperEnv) {
+        if let ZooKeeperContention::Waiting(contender) = mem::take(&mut self.contention) {
             let session = contender.session;
             contender.unwatch(env);
             self.enter(env, session);
@@ -170,17 +186,17 @@ impl ZooKeeper {
     }
 
     /// Reads the queue. The place in it is unknown until then.
-    pub(super) fn read_queue(&mut self, env: &mut Env) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
-        contender.ahead = Ahead::Unread;
+    pub(super) fn read_queue(&mut self, env: &mut ZooKeeperEnv) {
+        let ZooKeeperContention::Waiting(contender) = &mut self.contention else { return };
+        contender.ahead = QueuePlace::Unread;
         self.calls.forget(|call| *call == ZooKeeperCall::WatchAhead);
         self.list(env);
     }
 
-    fn list(&mut self, env: &mut Env) {
-        let Some(session) = self.contention.session() else { return };
+    fn list(&mut self, env: &mut ZooKeeperEnv) {
+        let Some(session) = self.contending_in() else { return };
         let sent = self.send_list(env, session);
-        if let Contention::Waiting(contender) = &mut self.contention {
+        if let ZooKeeperContention::Waiting(contender) = &mut self.contention {
             contender.lists = sent;
         }
     }
@@ -188,19 +204,19 @@ impl ZooKeeper {
     /// Takes a place that is known without a list of the queue. A single attempt lists it if
     /// another node is ahead, which may be gone.
     // ZK10
-    pub(super) fn placed(&mut self, env: &mut Env, ahead: Option<Ahead>) {
+    pub(super) fn placed(&mut self, env: &mut ZooKeeperEnv, ahead: Option<QueuePlace>) {
         match ahead {
-            Some(Ahead::First) => self.win(env),
-            Some(Ahead::Behind { path, is_first, .. }) if !self.tries_once() => {
+            Some(QueuePlace::First) => self.win(env),
+            Some(QueuePlace::Behind { path, is_first, .. }) if !self.tries_once() => {
                 self.wait_behind(env, path, is_first);
             }
-            Some(Ahead::Behind { .. } | Ahead::Unread) | None => self.read_queue(env),
+            Some(QueuePlace::Behind { .. } | QueuePlace::Unread) | None => self.read_queue(env),
         }
     }
 
     /// Decides by a list of the queue that is younger than the node whether it is first.
-    pub(super) fn list_answered(&mut self, env: &mut Env, reply: &Reply) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
+    pub(super) fn list_answered(&mut self, env: &mut ZooKeeperEnv, reply: &Reply) {
+        let ZooKeeperContention::Waiting(contender) = &mut self.contention else { return };
         contender.lists = false;
         match reply {
             Reply::Done(ReplyBody::Children(names)) => self.judge(env, names),
@@ -217,10 +233,10 @@ impl ZooKeeper {
         }
     }
 
-    fn judge(&mut self, env: &mut Env, names: &Names) {
-        let Some(session) = self.contention.session() else { return };
+    fn judge(&mut self, env: &mut ZooKeeperEnv, names: &Names) {
+        let Some(session) = self.contending_in() else { return };
         self.delete_late(env, session, names);
-        let Contention::Waiting(Contender { node, .. }) = &self.contention else { return };
+        let ZooKeeperContention::Waiting(ZooKeeperContender { node, followed, .. }) = &self.contention else { return };
         let own = self.key.name_of(&node.path);
         let mut queue = Vec::new();
         for name in names.iter() {
@@ -238,35 +254,35 @@ impl ZooKeeper {
         }
         let newest = queue.last().filter(|_| queue.len() > 1);
         let behind = newest.map(|(number, name)| (*number, self.key.child(name), queue.len() == 2));
-        self.own.tail = Some(Box::new(Tail::new(node, behind)));
+        self.own.tail = Some(Box::new(Tail::new(node, behind, *followed)));
         self.win(env);
     }
 
     /// Waits behind this node. If it is the first, the client also watches its own node, and
     /// requests that watch first: a report of the predecessor's deletion then proves that its own
     /// node still existed. Otherwise the queue is read before the lock is taken.
-    fn wait_behind(&mut self, env: &mut Env, path: Box<str>, is_first: bool) {
+    fn wait_behind(&mut self, env: &mut ZooKeeperEnv, path: Box<str>, is_first: bool) {
         self.answer = Answer::Taken(Expiry::Unknown);
         if self.tries_once() {
-            Nodes::leave(self, env);
+            ZooKeeperName::leave(self, env);
             self.end_try(env);
             return;
         }
-        let Contention::Waiting(contender) = &mut self.contention else { return };
+        let ZooKeeperContention::Waiting(contender) = &mut self.contention else { return };
         let session = contender.session;
-        if is_first && contender.own_watch != Watch::Open {
+        if is_first && contender.own_watch != NodeWatch::Open {
             let path = &contender.node.path;
-            contender.own_watch = Watch::request(env, &mut self.calls, session, path, ZooKeeperCall::WatchOwn);
+            contender.own_watch = NodeWatch::request(env, &mut self.calls, session, path, ZooKeeperCall::WatchOwn);
         }
-        let watch = Watch::request(env, &mut self.calls, session, &path, ZooKeeperCall::WatchAhead);
-        contender.ahead = Ahead::Behind { path, is_first, watch };
+        let watch = NodeWatch::request(env, &mut self.calls, session, &path, ZooKeeperCall::WatchAhead);
+        contender.ahead = QueuePlace::Behind { path, is_first, watch };
         contender.recheck = env.recheck_at();
         env.blocked(Blocked::Held);
     }
 
     /// Handles a triggered watch on the client's own node or the predecessor.
-    pub(super) fn contender_watched(&mut self, env: &mut Env, path: &str, changed: bool) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
+    pub(super) fn contender_watched(&mut self, env: &mut ZooKeeperEnv, path: &str, changed: bool) {
+        let ZooKeeperContention::Waiting(contender) = &mut self.contention else { return };
         let session = contender.session;
         if *contender.node.path == *path {
             if !changed {
@@ -274,7 +290,7 @@ impl ZooKeeper {
             }
             return contender.own_watch.triggered(env, &mut self.calls, session, path, ZooKeeperCall::WatchOwn);
         }
-        if let Ahead::Behind { path: predecessor, watch, .. } = &mut contender.ahead
+        if let QueuePlace::Behind { path: predecessor, watch, .. } = &mut contender.ahead
             && **predecessor == *path
         {
             if !changed {
@@ -286,10 +302,10 @@ impl ZooKeeper {
 
     /// The predecessor was deleted. If it was the first, no older node is left: none can appear.
     // ZK3
-    fn predecessor_gone(&mut self, env: &mut Env) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
-        if let Ahead::Behind { is_first: true, .. } = contender.ahead {
-            contender.ahead = Ahead::First;
+    fn predecessor_gone(&mut self, env: &mut ZooKeeperEnv) {
+        let ZooKeeperContention::Waiting(contender) = &mut self.contention else { return };
+        if let QueuePlace::Behind { is_first: true, .. } = contender.ahead {
+            contender.ahead = QueuePlace::First;
             self.calls.forget(|call| *call == ZooKeeperCall::WatchAhead);
             return self.take_turn(env);
         }
@@ -297,37 +313,37 @@ impl ZooKeeper {
     }
 
     /// Takes the lock if no older node is left, and the client watches its own node.
-    fn take_turn(&mut self, env: &mut Env) {
-        let Contention::Waiting(contender) = &self.contention else { return };
+    pub(super) fn take_turn(&mut self, env: &mut ZooKeeperEnv) {
+        let ZooKeeperContention::Waiting(contender) = &self.contention else { return };
         match (&contender.ahead, contender.own_watch) {
-            (Ahead::First, Watch::Open) => self.win(env),
-            (Ahead::First, Watch::None) => self.read_queue(env),
-            (Ahead::Unread | Ahead::Behind { .. } | Ahead::First, _) => {}
+            (QueuePlace::First, NodeWatch::Open) => self.win(env),
+            (QueuePlace::First, NodeWatch::None) => self.read_queue(env),
+            (QueuePlace::Unread | QueuePlace::Behind { .. } | QueuePlace::First, _) => {}
         }
     }
 
     /// Takes the lock once the session is proven to be alive. No older node is left.
     // ZK1
-    fn win(&mut self, env: &mut Env) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
+    fn win(&mut self, env: &mut ZooKeeperEnv) {
+        let ZooKeeperContention::Waiting(contender) = &mut self.contention else { return };
         let session = contender.session;
         if !env.session(session).is_some_and(|found| found.proves_hold(env.now)) {
             // Answered by `Renewed`.
-            contender.ahead = Ahead::First;
-            return env.session_step(session, Session::prove);
+            contender.ahead = QueuePlace::First;
+            return env.session_step(session, ZooKeeperSession::prove);
         }
-        let (node, watch) = (contender.node.clone(), contender.own_watch);
+        let (node, watch, followed) = (contender.node.clone(), contender.own_watch, contender.followed);
         let Some(value) = self.head.as_ref().map(|head| head.terms.value.clone()) else { return };
         if let Some(session) = env.shared.sessions.get_mut(session) {
             session.own.nodes.insert(env.slot, node.path.clone());
         }
         // All that is known of the nodes behind.
-        self.own.tail.get_or_insert_with(|| Box::new(Tail::new(&node, None)));
+        self.own.tail.get_or_insert_with(|| Box::new(Tail::new(&node, None, followed)));
         let czxid = node.czxid;
         if let Some((serial, _)) = self.calls.take(|call| *call == ZooKeeperCall::WatchOwn) {
             self.calls.put(serial, ZooKeeperCall::WatchHeld);
         }
         self.calls.forget(ZooKeeperCall::contends);
-        self.take(env, session, node, czxid, value, watch);
+        self.take(env, session, HeldNode { owner: node, watch }, czxid, value);
     }
 }

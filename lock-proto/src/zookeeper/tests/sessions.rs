@@ -222,6 +222,8 @@ fn lock_of_own_session_is_released_by_ending_it() {
     assert_eq!(w.released(0, lock), Some(Release::Released));
     assert_eq!((w.server.count(OpCode::Delete), w.server.sessions.len(), w.queue().len()), (0, 0, 0));
     assert!(w.of_client(0).is_empty());
+    // Nothing is left to remember of the name either: it has no node to delete.
+    assert!(w.clients[0].is_idle());
 }
 
 #[test]
