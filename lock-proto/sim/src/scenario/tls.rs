@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::drawing::Often;
+use super::often::Often;
 use super::{Action, Setup, Step};
 use crate::chance::Chance;
 use crate::world::Handshake;

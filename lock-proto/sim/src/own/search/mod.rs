@@ -118,6 +118,8 @@ pub(crate) trait Small<L>: Transport + Hash {
 
 type Request<L, T> = <<T as Small<L>>::Servers as SmallServers>::Request;
 type Reply<L, T> = <<T as Small<L>>::Servers as SmallServers>::Reply;
+type Requests<L, T> = VecDeque<Request<L, T>>;
+type Lines<L, T> = BTreeMap<ConnId, Line<Request<L, T>, Reply<L, T>>>;
 
 /// A connection as its server knows it: the node and its number.
 pub(crate) type Place = (usize, u64);
@@ -260,7 +262,7 @@ pub struct State<L, T: Small<L> = Connections> {
     clients: Vec<Process<L, T>>,
     servers: T::Servers,
     /// Requests of broken connections: the client, the connection and the requests.
-    late: Vec<(usize, ConnId, VecDeque<Request<L, T>>)>,
+    late: Vec<(usize, ConnId, Requests<L, T>)>,
     left: Budget,
     broken: Option<String>,
 }
@@ -268,7 +270,7 @@ pub struct State<L, T: Small<L> = Connections> {
 #[derive(Clone, Debug, Hash)]
 struct Process<L, T: Small<L>> {
     machine: OwnClient<L, T>,
-    lines: BTreeMap<ConnId, Line<Request<L, T>, Reply<L, T>>>,
+    lines: Lines<L, T>,
     /// Those whose application has a guard.
     guards: Vec<LockId>,
     acquires: u8,
@@ -357,7 +359,7 @@ impl<L: Verbs<T>, T: Small<L>> State<L, T> {
     }
 
     /// A connection has ended at the client. Its requests may still be executed.
-    fn end(&mut self, client: usize, conn: ConnId, requests: VecDeque<Request<L, T>>) {
+    fn end(&mut self, client: usize, conn: ConnId, requests: Requests<L, T>) {
         if requests.is_empty() {
             self.servers.disconnect(self.now, place(client, conn));
         } else {

@@ -1,7 +1,6 @@
 //! The scenarios on etcd.
 
 use crate::etcd::Condition::{RevokedKeepAlives, StaleReads};
-use crate::scenario::drawing::Often;
 use crate::scenario::faults::etcd::{
     CANCEL_WATCHES, COMPACT, END_STREAMS, EXPIRE_TOKENS, LOSE_EVENTS, PAUSE_LEADER, REFUSE, REPLACE_KEY, STOP_MEMBER,
     TOUCH,
@@ -10,6 +9,7 @@ use crate::scenario::faults::queue::{
     BURST, CAMPAIGN, CANCEL, CHANGE_LEADER, CUT, CUT_ALL, ISOLATE, KILL_MEMBER, LOSE_QUORUM, OBSERVE, SHUTDOWN, SLOW,
 };
 use crate::scenario::faults::{CHANGE_PASSWORDS, KILL_CLIENT, PAUSE_CLIENT, PAUSE_NODE, RESET, SOURCE};
+use crate::scenario::often::Often;
 use crate::scenario::queue::draw::{PLAIN, QueueRecipe};
 use crate::scenario::queue::{CHANGED_BY_HAND, WRONG_CLOCKS, recipes};
 use crate::scenario::{Draws, Scenario};

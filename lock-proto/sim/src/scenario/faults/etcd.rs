@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
+use super::drawing::ms;
 use super::queue::ELECTION;
 use super::{Fault, Need, fault};
 use crate::etcd::Condition;
-use crate::scenario::drawing::ms;
 use crate::scenario::{Action, Backend, EtcdAction, QueueAction};
 
 const ETCD: Need = Need::Store(Backend::Etcd);

@@ -4,14 +4,15 @@
 //! Scenarios list faults with their greatest weights. A fault that a scenario lists without
 //! offering what it needs is a compile error.
 
+pub(super) mod drawing;
 pub(super) mod etcd;
 pub(super) mod queue;
 pub(super) mod redis;
 pub(super) mod zookeeper;
 
-use super::drawing::{Drawing, ms};
 use super::{Action, Backend, credentials, tls};
 use crate::direction::Direction;
+use drawing::{Drawing, ms};
 
 /// An entry of the table.
 #[derive(Clone, Copy, Debug)]

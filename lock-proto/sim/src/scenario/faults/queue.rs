@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
+use super::drawing::{Drawing, ms};
 use super::{Fault, Need, fault};
 use crate::direction::Direction;
-use crate::scenario::drawing::{Drawing, ms};
 use crate::scenario::{Action, QueueAction};
 use lock_proto::{Renew, Wait};
 

@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
+use super::drawing::{Drawing, ms};
 use super::{Fault, Need, fault};
 use crate::direction::Direction;
 use crate::redis::Condition;
-use crate::scenario::drawing::{Drawing, ms};
 use crate::scenario::{Action, Backend, RedisAction};
 use lock_proto::{Renew, Wait};
 

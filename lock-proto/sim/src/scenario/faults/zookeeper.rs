@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
+use super::drawing::{Drawing, ms};
 use super::{Fault, Need, fault};
-use crate::scenario::drawing::{Drawing, ms};
 use crate::scenario::{Action, Backend, QueueAction, Store, ZookeeperAction};
 use crate::zookeeper::Condition;
 

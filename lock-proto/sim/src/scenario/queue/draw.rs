@@ -4,8 +4,9 @@ use core::time::Duration;
 
 use crate::chance::Chance;
 use crate::etcd::Condition;
-use crate::scenario::drawing::{Drawing, Habits, Often, drift, ms, service, weigh};
+use crate::scenario::faults::drawing::{Drawing, Habits, drift, ms, service, weigh};
 use crate::scenario::faults::{Fault, queue::LOCKS, queue::REQUEST};
+use crate::scenario::often::Often;
 use crate::scenario::{EtcdStore, Pace, Setup, Store, credentials, tls};
 
 /// What a scenario on a queue store draws.

@@ -1,12 +1,12 @@
 //! What scenarios on etcd and on ZooKeeper draw alike.
 
 use super::draw::{PLAIN, QueueRecipe};
-use crate::scenario::drawing::Often;
 use crate::scenario::faults::queue::{
     BURST, CAMPAIGN, CAMPAIGN_NESTED, CANCEL, CHANGE_LEADER, CRAWL, CUT, CUT_ALL, DELETE_KEY, END_SESSION, ISOLATE,
     KILL_MEMBER, LOSE_QUORUM, OBSERVE, SHUTDOWN, SLOW,
 };
 use crate::scenario::faults::{HANDSHAKE, KILL_CLIENT, PAUSE_CLIENT, PAUSE_NODE, REPLACE, RESET, SUSPEND_CLIENT};
+use crate::scenario::often::Often;
 
 pub(in crate::scenario) const PAUSES: QueueRecipe =
     QueueRecipe { faults: &[(PAUSE_CLIENT, 10), (PAUSE_NODE, 4)], ..PLAIN };

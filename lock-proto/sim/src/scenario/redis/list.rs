@@ -4,7 +4,6 @@ use core::time::Duration;
 
 use super::draw::RedisRecipe;
 use crate::check::Rule;
-use crate::scenario::drawing::Often;
 use crate::scenario::faults::redis::{
     ABANDON, BUNCH, BURST, CRASH, CRAWL, EVICT, FAIL_OVER, FLUSH_SCRIPTS, FORGET, FORGET_AND_STEP, FORGET_IN_QUORUM,
     JUMP, JUMP_FORWARD, LATE, LOCK_ACTION, LOG_OUT, ONE_DIRECTION, PARTITION, PROMOTE, REDIRECT, REFUSE, SHUTDOWN,
@@ -14,6 +13,7 @@ use crate::scenario::faults::{
     BLOCK_SOCKET, CHANGE_PASSWORDS, Fault, HANDSHAKE, KILL_CLIENT, PAUSE_CLIENT, PAUSE_NODE, REPLACE, RESET, SOURCE,
     SUSPEND_CLIENT,
 };
+use crate::scenario::often::Often;
 use crate::scenario::{Draws, Scenario};
 
 /// Rules that cannot hold if the server loses a lock, or expires it before the holder does. A
@@ -26,7 +26,7 @@ const WRONG_CLOCKS: &[Rule] = &[Rule::MutualExclusion, Rule::Ghost, Rule::Validi
 /// differ by 1 %; 0.4 % in either direction stays within.
 const WITHIN: u64 = 4_000;
 
-const QUIET: RedisRecipe = RedisRecipe {
+pub(super) const QUIET: RedisRecipe = RedisRecipe {
     faults: &[],
     other_faults: &[],
     nodes: &[1, 3, 5],

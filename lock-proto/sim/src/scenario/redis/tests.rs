@@ -2,14 +2,18 @@
 // S4
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+use alloc::boxed::Box;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
 
 use core::time::Duration;
 
+use super::draw::RedisRecipe;
 use super::flawed::{RedisFlaw as Flaw, clients};
+use super::list::QUIET;
 use crate::redis::FIXED_BLOCKS;
-use crate::scenario::{Backend, Plan, Scenario, Store};
+use crate::scenario::faults::{Fault, RESET, redis::FAIL_OVER, redis::JUMP, redis::LOG_OUT};
+use crate::scenario::{Backend, Draws, Plan, Scenario, Store};
 use crate::{Keep, Rule, scenario};
 use lock_proto::redis::Protocol;
 
@@ -326,6 +330,22 @@ fn tokens_that_were_not_minted_are_caught() {
     // S3, S4, A9
     caught("redis-calm", Flaw::TokensPastBlock, &[Rule::FenceMinted]);
     caught("redis-turns", Flaw::RepeatsTokens, &[Rule::FenceGrows]);
+}
+
+/// Scenarios are checked when the library is built.
+#[test]
+fn scenario_offers_what_its_faults_need() {
+    fn compiles(fault: Fault, recipe: RedisRecipe) -> bool {
+        let recipe =
+            Box::leak(Box::new(RedisRecipe { faults: Box::leak(Box::new([(RESET, 1), (fault, 2)])), ..recipe }));
+        let scenario = Scenario::new("some", "some faults", Draws::Redis(recipe));
+        std::panic::catch_unwind(|| scenario.check()).is_ok()
+    }
+    assert!(!compiles(LOG_OUT, QUIET) && compiles(LOG_OUT, RedisRecipe { login: true, ..QUIET }));
+    assert!(!compiles(FAIL_OVER, QUIET) && compiles(FAIL_OVER, RedisRecipe { nodes: &[3, 5], ..QUIET }));
+    assert!(!compiles(JUMP, QUIET), "beyond the bounds");
+    let jumps = Scenario::named("redis-clock-jumps").unwrap();
+    assert!(jumps.faults().any(|(name, weight)| (name, weight) == ("jump", 4)));
 }
 
 #[test]

@@ -6,8 +6,9 @@ use core::time::Duration;
 use super::ZookeeperStore;
 use super::stops::{self, Between};
 use crate::chance::Chance;
-use crate::scenario::drawing::{Often, ms};
 use crate::scenario::faults::Fault;
+use crate::scenario::faults::drawing::ms;
+use crate::scenario::often::Often;
 use crate::scenario::queue::draw::{QueueRecipe, draw as draw_queue};
 use crate::scenario::{Draft, Store};
 use crate::zookeeper::Release;
@@ -52,6 +53,8 @@ pub(in crate::scenario) fn draw(chance: &mut Chance, recipe: &QueueRecipe, serve
         release: if run.chance.one_in(3) { Release::V3_9 } else { Release::V3_8 },
         login,
     });
+    // Drawn after the steps, whose members are those of a cluster of etcd: recorded seeds keep their
+    // meaning.
     let members = run.chance.pick(servers.members);
     run.setup.nodes.resize(members, run.setup.nodes[0]);
     for step in &mut run.steps {

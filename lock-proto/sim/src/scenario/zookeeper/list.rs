@@ -3,7 +3,6 @@
 use super::draw::{EnsembleRecipe, SERVERS};
 use super::stops::Between;
 use crate::check::Rule;
-use crate::scenario::drawing::Often;
 use crate::scenario::faults::queue::{
     BURST, CAMPAIGN, CANCEL, CHANGE_LEADER, CUT, CUT_ALL, ISOLATE, KILL_MEMBER, LOSE_QUORUM, OBSERVE, SHUTDOWN, SLOW,
 };
@@ -11,6 +10,7 @@ use crate::scenario::faults::zookeeper::{
     ADD_FOREIGN, DELAY, ISOLATE as ISOLATE_AT_ANY_TIME, OVERLOAD, PAUSE_AND_ISOLATE, REFUSE, SET_SEQUENCE,
 };
 use crate::scenario::faults::{KILL_CLIENT, PAUSE_CLIENT, PAUSE_NODE, RESET};
+use crate::scenario::often::Often;
 use crate::scenario::queue::draw::{PLAIN, QueueRecipe};
 use crate::scenario::queue::{WRONG_CLOCKS, recipes};
 use crate::scenario::{Draws, Scenario};

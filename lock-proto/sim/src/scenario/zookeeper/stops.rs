@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use crate::chance::Chance;
 use crate::direction::Direction;
-use crate::scenario::drawing::{Drawing, Habits, ms};
+use crate::scenario::faults::drawing::{Drawing, Habits, ms};
 use crate::scenario::faults::queue::LOCKS;
 use crate::scenario::{Action, Draft, Store};
 use lock_proto::Wait;
