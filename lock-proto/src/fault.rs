@@ -28,6 +28,9 @@ pub enum Fault {
     /// user.
     #[error("there is no permission to connect to it")]
     NotPermitted,
+    /// This process, or its system, has no thread or no file descriptor left to connect with.
+    #[error("this process has no thread or file descriptor left for the connection")]
+    NoResources,
     /// The peer or the network reset the connection.
     #[error("the connection was reset")]
     Reset,

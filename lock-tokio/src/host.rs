@@ -4,9 +4,10 @@ use core::net::SocketAddr;
 use core::pin::Pin;
 use core::time::Duration;
 use std::io;
+use std::net::ToSocketAddrs as _;
 use std::path::Path;
 
-use lock_driver::{Address, BootClock, Host, read_file};
+use lock_driver::{Address, BootClock, Host, call_on_thread, read_file};
 
 use crate::stream::Stream;
 
@@ -37,7 +38,7 @@ impl Host for Tokio {
 
     fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
         let host = host.to_owned();
-        Box::pin(async move { Ok(tokio::net::lookup_host((&*host, port)).await?.collect()) })
+        call_on_thread(move || Ok((&*host, port).to_socket_addrs()?.collect()))
     }
 
     fn connect(&self, address: &Address) -> Self::Connect {
@@ -50,6 +51,6 @@ impl Host for Tokio {
 
     fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {
         let path = path.to_owned();
-        Box::pin(async move { tokio::task::spawn_blocking(move || read_file(path)).await? })
+        call_on_thread(move || read_file(path))
     }
 }

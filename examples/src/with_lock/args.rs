@@ -118,7 +118,9 @@ Exit code: that of the command (128+n if signal n ended it, or ended the wait fo
             lock was about to expire (whatever its own exit code)
   77        a server refused: the login, a permission, the database, or the TTL (stderr has its
             words)
-  126, 127  the command could not be run, was not found";
+  126       the command could not be run; or the system has no thread, process or file descriptor
+            left for with-lock, which then holds no lock
+  127       the command was not found";
 
 /// The value of `--runtime`.
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use rustix::io::Errno;
@@ -31,6 +31,36 @@ pub(super) fn requested(args: &[OsString]) -> Option<(i32, CommandLine)> {
     Some((parent, (program.clone(), args.to_vec())))
 }
 
+/// A thread that waits for the end of the command. It exists before the command: without it, the
+/// command could not be supervised.
+#[derive(Debug)]
+pub struct Waiter(Sender<Pid>);
+
+impl Waiter {
+    /// Starts the thread, which reports the end as [`MainEvent::CommandEnded`].
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread.
+    pub fn start(events: Sender<MainEvent>) -> io::Result<Self> {
+        let (sender, started) = channel();
+        let wait = move || {
+            // Closed if no command is started.
+            let Ok(pid) = started.recv() else { return };
+            wait_for_end(pid);
+            let _ = events.send(MainEvent::CommandEnded);
+        };
+        thread::Builder::new().name("waiter".into()).spawn(wait)?;
+        Ok(Self(sender))
+    }
+}
+
+/// Leaves the zombie until `wait`, so that its PID is not reused while signals may be sent to it.
+fn wait_for_end(pid: Pid) {
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while waitid(WaitId::Pid(pid), ended).is_err_and(|error| error == Errno::INTR) {}
+}
+
 /// A running command.
 #[derive(Debug)]
 pub struct Running {
@@ -39,8 +69,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts the command with `env` added to its environment; `None` removes a variable. Its end
-    /// is reported as [`MainEvent::CommandEnded`].
+    /// Starts the command with `env` added to its environment; `None` removes a variable. `waiter`
+    /// reports its end.
     ///
     /// Must be called on the main thread: Linux sends the parent death signal when the *thread*
     /// that forked ends.
@@ -48,11 +78,7 @@ impl Running {
     /// # Errors
     ///
     /// Fails if the process cannot be started.
-    pub fn start(
-        command: &CommandLine,
-        env: &[(&str, Option<Vec<u8>>)],
-        events: Sender<MainEvent>,
-    ) -> io::Result<Self> {
+    pub fn start(command: &CommandLine, env: &[(&str, Option<Vec<u8>>)], waiter: &Waiter) -> io::Result<Self> {
         use std::os::unix::ffi::OsStringExt as _;
 
         let mut prepared = prepare(command);
@@ -66,13 +92,8 @@ impl Running {
         signal_hook::flag::register(SIGCHLD, Arc::default())?;
         let child = prepared.spawn().map_err(not_spawned)?;
         let pid = Pid::from_child(&child);
-        thread::spawn(move || {
-            // Leave the zombie until `wait`, so that its PID is not reused while signals may be
-            // sent to it.
-            let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            while waitid(WaitId::Pid(pid), ended).is_err_and(|error| error == Errno::INTR) {}
-            let _ = events.send(MainEvent::CommandEnded);
-        });
+        // The thread waits for it.
+        let _ = waiter.0.send(pid);
         Ok(Self { child, pid })
     }
 
