@@ -56,6 +56,15 @@ pub(crate) fn print_error(what: &dyn fmt::Display) {
     STDERR.push(format!("{}: {what}\n", tool()).as_bytes());
 }
 
+/// Starts the thread for stderr. Without it, lines wait until there is a thread, or for the end.
+///
+/// # Errors
+///
+/// The system has no thread.
+pub(crate) fn start_stderr() -> io::Result<()> {
+    STDERR.start()
+}
+
 /// Calls `then` once if stdout fails: a line cannot be written, too many wait, or it is a pipe that
 /// nobody reads any more. Lines for stdout need no further thread.
 ///

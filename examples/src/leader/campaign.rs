@@ -15,7 +15,7 @@ use tokio::{join, select};
 use super::report_failure;
 use crate::cli::name::{DisplayName, ShortName};
 use crate::cli::signals::is_ignored;
-use crate::cli::stdio::{on_stdout_failure, print_error, print_line, stdout_failure};
+use crate::cli::stdio::{on_stdout_failure, print_error, print_line, start_stderr, stdout_failure};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// Campaigns, again after each loss. Returns the exit code.
@@ -157,7 +157,7 @@ impl Stop {
             let _ = sender.send(());
         };
         signals
-            .and_then(|signals| on_stdout_failure(report_failure).map(|()| signals))
+            .and_then(|signals| start_stderr().and_then(|()| on_stdout_failure(report_failure)).map(|()| signals))
             .map(|signals| Self { signals, not_written, code: None })
             .map_err(|error| print_error(&format_args!("signals and stdout cannot be watched: {error}")))
             .ok()

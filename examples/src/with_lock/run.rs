@@ -24,7 +24,7 @@ use crate::cli::log::show_log;
 use crate::cli::name::{DisplayName, ShortName};
 use crate::cli::output::print_text;
 use crate::cli::signals::is_ignored;
-use crate::cli::stdio::{on_stdout_failure, print_error, print_line, run_tool, stdout_failure};
+use crate::cli::stdio::{on_stdout_failure, print_error, print_line, run_tool, start_stderr, stdout_failure};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// The longest sleep: system timers may stop while the computer is suspended.
@@ -84,7 +84,7 @@ fn is_in_foreground() -> bool {
     File::open("/dev/tty").is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
 }
 
-fn no_thread(error: io::Error) -> Failed {
+pub(super) fn no_thread(error: io::Error) -> Failed {
     Failed::system(format_args!("no thread: {error}"))
 }
 
@@ -112,6 +112,7 @@ impl Main {
         let (sender, events) = channel();
         let watched = forward_signals(sender.clone());
         watched.map_err(|error| Failed::system(format_args!("signals cannot be watched: {error}")))?;
+        start_stderr().map_err(no_thread)?;
         let waiter = if args.command.is_some() {
             Some(Waiter::start(sender.clone()).map_err(no_thread)?)
         } else {

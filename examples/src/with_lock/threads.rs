@@ -12,6 +12,7 @@ use lock_proto::Release;
 
 use super::args::Args;
 use super::event::{Held, LockHandle, MainEvent, acquiring};
+use super::run::no_thread;
 use crate::cli::SHUTDOWN_TIMEOUT;
 use crate::cli::failed::Failed;
 
@@ -31,14 +32,14 @@ pub(super) fn start(args: &Args, events: Sender<MainEvent>) -> Result<Box<dyn Lo
     let (stop, stopped) = channel();
     let is_held = Arc::new(AtomicBool::new(false));
     let handle = ThreadHandle { client: client.clone(), stop, is_held: Arc::clone(&is_held) };
-    let observe = start_observer(events.clone()).map_err(Failed::system)?;
+    let observe = start_observer(events.clone()).map_err(no_thread)?;
     let drive = move || {
         let end = acquire_and_hold(acquiring, &is_held, &observe, &events, &stopped);
         // Clean up the servers before the process ends.
         let shutdown = client.shutdown_blocking(SHUTDOWN_TIMEOUT);
         let _ = events.send(MainEvent::last(end.map(Some), shutdown));
     };
-    thread::Builder::new().name("lock".into()).spawn(drive).map_err(Failed::system)?;
+    thread::Builder::new().name("lock".into()).spawn(drive).map_err(no_thread)?;
     Ok(Box::new(handle))
 }
 

@@ -1,11 +1,12 @@
 //! A system that has few threads, processes or file descriptors left.
 
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::process::Command;
 use std::thread;
 
-use lock_testkit::Redis;
+use lock_testkit::{Redis, wait_until};
 
-use crate::harness::{Ended, RUNTIMES, Tool, WITH_SIGNALS};
+use crate::harness::{Ended, LONG, RUNTIMES, Scratch, Tool, WITH_SIGNALS};
 
 /// Writes two lines, without another process or thread.
 const SCRIPT: &str = "echo started; i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; echo finished";
@@ -29,11 +30,11 @@ fn limited_files(limit: u32) -> Vec<String> {
     vec!["prlimit".to_owned(), format!("--nofile={limit}")]
 }
 
-fn run(redis: &Redis, starter: &[String], host: &str, runtime: &str, more: &[&str]) -> Ended {
+fn start(redis: &Redis, starter: &[String], host: &str, runtime: &str, more: &[&str]) -> Tool {
     let starter: Vec<&str> = WITH_SIGNALS.iter().copied().chain(starter.iter().map(|word| &**word)).collect();
     let url = format!("redis://{host}:{}", redis.port());
-    let args = ["--backend", &url, "--runtime", runtime, "--ttl", "20s", "--wait", "1s"];
-    Tool::spawn(Tool::command_by(&starter, &[&args, more].concat(), &[("RUST_BACKTRACE", "0")])).end()
+    let args = ["--backend", &url, "--runtime", runtime, "--wait", "1s"];
+    Tool::spawn(Tool::command_by(&starter, &[&args, more].concat(), &[("RUST_BACKTRACE", "0")]))
 }
 
 /// A command runs to its end under the lock, or is not started, and a message says why.
@@ -63,7 +64,8 @@ fn run_all(limits: core::ops::RangeInclusive<u32>, starter: fn(u32) -> Vec<Strin
                 for limit in limits.clone() {
                     for host in ["127.0.0.1", "localhost"] {
                         let case = format!("{runtime} {host} {limit}");
-                        let ended = run(redis, &starter(limit), host, runtime, &[&case, "--", "sh", "-c", SCRIPT]);
+                        let ended =
+                            start(redis, &starter(limit), host, runtime, &[&case, "--", "sh", "-c", SCRIPT]).end();
                         worked = assert_whole_or_nothing(redis, &case, &ended);
                     }
                 }
@@ -84,4 +86,38 @@ fn command_runs_whole_or_not_at_all_with_few_threads() {
 fn command_runs_whole_or_not_at_all_with_few_descriptors() {
     // D8
     run_all(4..=24, limited_files);
+}
+
+/// Regression: the lookup panicked in tokio, and all locks of the client were lost at once.
+#[test]
+fn lock_is_kept_while_lookups_have_no_thread() {
+    // D8
+    let redis = Redis::start();
+    for runtime in RUNTIMES {
+        let scratch = Scratch::new();
+        let script = format!("until [ -e {} ]; do :; done", scratch.path("go"));
+        let args = ["--ttl", "60s", "job", "--", "sh", "-c", &script];
+        let starter = limited_threads(100);
+        let tool = start(&redis, &starter, "localhost", runtime, &args);
+        assert!(wait_until(LONG, || redis.cli(&["EXISTS", "job"]) == "1"), "{runtime}: {}", tool.err());
+        let limit = |most: &str| {
+            let pid = tool.pid().as_raw_pid().to_string();
+            // As the same user, without the namespace of `unshare`.
+            let user = if starter[0] == "setpriv" { &starter[..starter.len() - 2] } else { &[] };
+            let limit = format!("--nproc={most}:");
+            let line = user.iter().map(|word| &**word);
+            let line: Vec<&str> = line.chain(["prlimit", "--pid", &pid, &limit]).collect();
+            assert!(Command::new(line[0]).args(&line[1..]).status().unwrap().success(), "{runtime}");
+        };
+        limit("1");
+        redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        tool.wait_for_err("no thread");
+        limit("100");
+        let connected = || redis.cli(&["CLIENT", "LIST"]).lines().count() > 1;
+        assert!(wait_until(LONG, connected), "{runtime}: {}", tool.err());
+        std::fs::write(scratch.path("go"), "").unwrap();
+        let ended = tool.end();
+        assert_eq!(ended.code, 0, "{runtime}: {ended:?}");
+        assert_eq!(redis.cli(&["EXISTS", "job"]), "0", "{runtime}: {ended:?}");
+    }
 }
