@@ -12,7 +12,7 @@ use lock_driver::BootClock;
 use lock_proto::{Instant, Loss, Release};
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
 
 use super::args::{Args, CommandLine, Parsed, parse};
@@ -30,6 +30,20 @@ use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 /// The longest sleep: system timers may stop while the computer is suspended.
 // T4
 const MAX_SLEEP: Duration = Duration::from_secs(1);
+
+/// The signals that a service is told things with. All but the last end a process that does not
+/// handle them.
+const FORWARDED: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH];
+
+/// Returns true for requests to stop, whatever a command makes of the others.
+fn is_stop(signal: Signal) -> bool {
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
+}
+
+/// Returns true if a terminal sends this signal to all processes in its foreground.
+fn is_of_terminal(signal: Signal) -> bool {
+    [Signal::INT, Signal::QUIT, Signal::WINCH].contains(&signal)
+}
 
 /// Signals this soon after the first are one request to stop. systemd can send SIGHUP right after
 /// SIGTERM (`SendSIGHUP=`).
@@ -67,7 +81,7 @@ fn run(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr
 }
 
 fn forward_signals(events: Sender<MainEvent>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal)))?;
+    let mut signals = Signals::new(FORWARDED.into_iter().filter(|signal| !is_ignored(*signal)))?;
     let forward = move || {
         for signal in signals.forever().filter_map(Signal::from_named_raw) {
             if events.send(MainEvent::Signal(signal)).is_err() {
@@ -150,6 +164,7 @@ impl Main {
                 Some(MainEvent::Held(held)) => return Ok(held),
                 Some(MainEvent::Blocked(why)) => self.print_error(&format_args!("waiting: {why}")),
                 Some(MainEvent::Failed(failed)) => return Err(report_failure(&failed)),
+                Some(MainEvent::Signal(Signal::WINCH)) => {}
                 Some(MainEvent::Signal(signal)) => {
                     self.end_wait(true);
                     return Err(exit::by_signal(signal.as_raw()));
@@ -188,6 +203,7 @@ impl Main {
             let left = hold.check();
             match self.next(left) {
                 Some(MainEvent::Lost(loss)) => break Some(loss),
+                Some(MainEvent::Signal(Signal::WINCH)) => {}
                 Some(MainEvent::Signal(_)) => {
                     // After a pause, the lock may have been lost before the signal.
                     // T2
@@ -324,9 +340,9 @@ impl Main {
                 Some(MainEvent::Lost(loss)) => Some(*hold.lost.get_or_insert(loss)),
                 Some(MainEvent::Failed(_) | MainEvent::Stopped(_)) => Some(self.lose_driver(hold)),
                 Some(MainEvent::Signal(signal)) => {
-                    signalled = true;
+                    signalled |= is_stop(signal);
                     // Ctrl-C of the terminal has reached the command already.
-                    if signal != Signal::INT || !is_in_foreground() {
+                    if !is_of_terminal(signal) || !is_in_foreground() {
                         send(signal);
                     }
                     None
@@ -383,7 +399,7 @@ impl Main {
                 Some(MainEvent::Stopped(stopped)) => return stopped,
                 Some(MainEvent::Failed(_)) => return Stopped { release: None, unconfirmed: false },
                 // Ctrl-C may end the command before this process learns of the signal.
-                Some(MainEvent::Signal(_)) => {
+                Some(MainEvent::Signal(signal)) if is_stop(signal) => {
                     let now = self.clock.now();
                     if now > *first.get_or_insert(now) + SAME_STOP {
                         return GIVEN_UP;
@@ -393,6 +409,7 @@ impl Main {
                     MainEvent::Blocked(_)
                     | MainEvent::Held(_)
                     | MainEvent::Lost(_)
+                    | MainEvent::Signal(_)
                     | MainEvent::CommandEnded
                     | MainEvent::NotWritten,
                 ) => {}
