@@ -9,6 +9,8 @@ use std::path::Path;
 
 use lock_driver::{Address, BootClock, Host, call_on_thread, read_file};
 
+use tokio::sync::oneshot;
+
 use crate::stream::Stream;
 
 /// Tokio as a [`Host`], to run a [`Driver`](lock_driver::Driver) in a task of your own.
@@ -47,6 +49,13 @@ impl Host for Tokio {
 
     fn sleep(&self, time: Duration) -> Self::Sleep {
         Box::pin(tokio::time::sleep(time))
+    }
+
+    fn assert_may_block() {
+        // tokio has no query for it. Nothing is waited for: the value is there.
+        let (sender, receiver) = oneshot::channel();
+        let _ = sender.send(());
+        let _ = receiver.blocking_recv();
     }
 
     fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {

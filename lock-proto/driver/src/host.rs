@@ -67,6 +67,15 @@ pub trait Host: 'static {
     /// compares the clock. Called while the driver is polled.
     fn sleep(&self, time: Duration) -> Self::Sleep;
 
+    /// Panics if the calling thread runs async tasks, which it must not block. Called by the methods
+    /// of the handles that block (`_blocking`, `_within`), on any thread. The default does nothing,
+    /// for a runtime that cannot tell.
+    fn assert_may_block()
+    where
+        Self: Sized,
+    {
+    }
+
     /// Reads a file, for certificates and passwords in files. The default blocks the task; a
     /// runtime that can have threads overrides it, and calls [`read_file`](super::read_file), which
     /// refuses large files and pipes, with [`call_on_thread`](super::call_on_thread). If an attempt to

@@ -19,13 +19,14 @@ use super::acquire_error::{AcquireError, AcquireErrorKind, Servers, describe_fai
 use super::credentials::UnreadFile;
 use super::engine::{Engine, Notification};
 use super::foreign::{foreign, foreign_for_each};
+use super::host::Host;
 use super::name::Name;
 use super::outcome::Shutdown;
 use super::ping::Pings;
 use super::query::Queries;
 use super::slot::Slot;
 use super::ticket::{Extension, HoldState, Ticket, locked, locked_if_possible};
-use crate::clock::Clock;
+use crate::clock::Clock as _;
 use lock_proto::Instant;
 use lock_proto::Misuse;
 use lock_proto::{Answer, Blocked, Event, Failure, Loss};
@@ -44,6 +45,8 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
     pub(super) servers: Servers,
     pub(super) unread_file: UnreadFile,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
+    /// [`Host::assert_may_block`](super::host::Host::assert_may_block).
+    may_block: fn(),
     /// The driver has ended.
     pub(super) stopped: event_listener::Event,
     /// It was dropped, and nobody had shut the client down.
@@ -191,7 +194,8 @@ impl Batch {
 }
 
 impl<E: Engine> Shared<E> {
-    pub(super) fn new(id: ClientId, servers: Servers, clock: impl Clock, engine: E) -> Arc<Self> {
+    pub(super) fn new<H: Host>(id: ClientId, servers: Servers, host: &H, engine: E) -> Arc<Self> {
+        let clock = host.clock();
         let core = Core {
             tickets: Vec::new(),
             queries: Queries::default(),
@@ -217,6 +221,7 @@ impl<E: Engine> Shared<E> {
             servers,
             unread_file: UnreadFile::default(),
             clock: Box::new(move || clock.now()),
+            may_block: H::assert_may_block,
             stopped: event_listener::Event::new(),
             abandoned: AtomicBool::new(false),
             core: Mutex::new(core),
@@ -227,6 +232,11 @@ impl<E: Engine> Shared<E> {
 impl<E: Engine + ?Sized> Shared<E> {
     pub(super) fn now(&self) -> Instant {
         (self.clock)()
+    }
+
+    /// Panics if this thread runs async tasks and the host can tell.
+    pub(super) fn assert_may_block(&self) {
+        (self.may_block)();
     }
 
     pub(super) fn error(&self, kind: AcquireErrorKind, what: &'static str, name: &Arc<[u8]>) -> AcquireError {

@@ -32,7 +32,7 @@ pub(super) fn start<H: Host>(
     let servers = [cluster_name("etcd", "etcds", endpoints.iter().map(|endpoint| &endpoint.target))].into();
     let routes = Routes::new(endpoints.iter().map(|endpoint| &endpoint.target), &settings, true)?;
     let pings = client.config().pings();
-    let shared = Shared::new(id, servers, host.clock(), Etcd { client, commands: Vec::new() });
+    let shared = Shared::new(id, servers, &host, Etcd { client, commands: Vec::new() });
     let connections = Connections {
         pings,
         routes,
