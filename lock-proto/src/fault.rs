@@ -10,7 +10,9 @@ pub enum Fault {
     #[error("the server closed the connection")]
     Closed,
     /// The peer closed or reset a connection without TLS before it sent anything.
-    #[error("the server closed the connection before its first reply; is this the right port, or does it expect TLS?")]
+    #[error(
+        "the server closed the connection before its first reply; is this the right port, or does it expect TLS? A proxy may close it at a command that it does not know"
+    )]
     ClosedEarly,
     /// The name of the server could not be resolved, or it has no address.
     #[error("the server's name cannot be resolved")]

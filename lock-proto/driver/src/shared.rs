@@ -29,7 +29,7 @@ use super::ticket::{Extension, HoldState, Ticket, locked, locked_if_possible};
 use crate::clock::Clock as _;
 use lock_proto::Instant;
 use lock_proto::Misuse;
-use lock_proto::{Answer, Blocked, Event, Failure, Loss};
+use lock_proto::{Answer, Blocked, Event, Failure, Loss, Release};
 use lock_proto::{ClientId, LockId};
 
 /// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so their types
@@ -151,6 +151,11 @@ impl Batch {
     fn note(&mut self, ticket: &Arc<Ticket>, note: Note) {
         self.changed.push(Arc::clone(ticket));
         self.notes.push_back((Arc::clone(ticket), note));
+    }
+
+    /// Returns true if the last note says that this release is unconfirmed, with the reasons.
+    fn says_not_released(&self, ticket: &Arc<Ticket>) -> bool {
+        matches!(self.notes.back(), Some((own, Note::NotReleased { .. })) if Arc::ptr_eq(own, ticket))
     }
 
     /// Runs everything. Must be called without any mutex held.
@@ -381,6 +386,10 @@ impl<E: Engine + ?Sized> Core<E> {
         let failures = |answers: &[Answer]| {
             if Level::WARN <= LevelFilter::current() { describe_failures(&self.servers, answers) } else { None }
         };
+        // What the whole client has met lately: the store does not say it of each lock.
+        let machine = self.engine.machine();
+        let recent = machine.last_failure().filter(|(at, _)| now.since(*at) <= machine.default_ttl());
+        let recent = recent.map(|(_, answer)| core::slice::from_ref(answer)).unwrap_or_default();
         let note = match &event {
             Event::Granted(grant) if (grant.fence_ahead_ms > 0) != self.fence_ahead => {
                 // Logged once, and not with every grant until the clock has caught up.
@@ -393,9 +402,13 @@ impl<E: Engine + ?Sized> Core<E> {
             Event::AtRisk { valid_until } => {
                 // Whole milliseconds are easier to read.
                 let remaining = Duration::from_millis(valid_until.since(now).as_millis() as u64);
-                Some(Note::AtRisk { remaining, failures: failures(&self.engine.machine().answers(lock)) })
+                let answers = self.engine.machine().answers(lock);
+                Some(Note::AtRisk { remaining, failures: failures(&answers).or_else(|| failures(recent)) })
             }
             Event::NotReleased(report) => Some(Note::NotReleased { failures: failures(&report.nodes) }),
+            Event::Released(Release::Unknown) if !batch.says_not_released(ticket) => {
+                Some(Note::NotReleased { failures: failures(recent) })
+            }
             Event::Granted(_)
             | Event::Blocked(_)
             | Event::Withdrawn

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod avoided;
 mod credentials;
 mod framing;
 mod hostile;
@@ -598,6 +599,24 @@ fn unsolicited_server_error_is_reported_as_cause() {
         PipeOutput::Disconnect(conn, Some(why.clone())),
         PipeOutput::Down(why.clone()),
         reply(unsent, Reply::NotSent(why)),
+    ];
+    assert_eq!(rig.outputs(), expected);
+}
+
+/// Regression: the connection counted as one that had worked and was lost, time after time.
+#[test]
+fn reply_of_server_that_is_full_is_the_cause_of_the_end() {
+    let (mut rig, conn) = Rig::up();
+    let (call, second) = (rig.send(take("a")), rig.send(take("b")));
+    rig.written(conn);
+    rig.receive(conn, b"-ERR max number of clients reached\r\n");
+    let why = server("ERR max number of clients reached");
+    let rejected = Reply::Rejected(ServerError::classify("ERR max number of clients reached"));
+    let expected = [
+        reply(call, rejected),
+        PipeOutput::Disconnect(conn, Some(why.clone())),
+        PipeOutput::Down(why.clone()),
+        reply(second, Reply::Unknown(why)),
     ];
     assert_eq!(rig.outputs(), expected);
 }
