@@ -31,6 +31,36 @@ fn exit_code_of_command_is_passed_on() {
     assert_clean(&redis);
 }
 
+/// What a shell does with them.
+#[test]
+fn scripts_and_folders_are_run_as_by_a_shell() {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let redis = Redis::start();
+    let scratch = Scratch::new();
+    for (name, text) in [("plain", "exit 8\n"), ("windows", "#!/bin/sh\r\nexit 8\r\n")] {
+        std::fs::write(scratch.path(name), text).unwrap();
+        std::fs::set_permissions(scratch.path(name), Permissions::from_mode(0o755)).unwrap();
+    }
+    std::fs::create_dir(scratch.path("folder")).unwrap();
+    for (name, code) in [("plain", 8), ("folder", 126), ("windows", 127)] {
+        let ended = run(&redis, &["job", "--", &scratch.path(name)]);
+        assert_eq!(ended.code, code, "{name}: {ended:?}");
+    }
+    assert_clean(&redis);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn command_inherits_no_descriptor_of_the_tool() {
+    let redis = Redis::start();
+    // The last one is that of the folder, which `ls` reads.
+    let alone = Command::new("ls").args(["/proc/self/fd"]).output().unwrap();
+    let ended = run(&redis, &["job", "--", "ls", "/proc/self/fd"]);
+    assert_eq!(ended.out, String::from_utf8(alone.stdout).unwrap(), "{ended:?}");
+}
+
 /// The kernel reaps the children of such a process, whose exit codes would be lost.
 #[test]
 fn exit_code_is_known_if_sigchld_was_ignored() {

@@ -87,7 +87,7 @@ fn what_a_connection_needs_is_always_asked() {
             assert_eq!(rig.commands(conn), [command]);
             rig.pipe.handle_disconnected(rig.now, conn, Fault::Closed);
             rig.outputs();
-        conn = rig.reopened();
+            conn = rig.reopened();
             rig.pipe.handle_connected(rig.now, conn);
         }
     }
