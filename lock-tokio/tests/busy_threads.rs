@@ -5,9 +5,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::thread;

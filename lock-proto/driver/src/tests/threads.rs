@@ -29,7 +29,8 @@ fn call_without_thread_fails_at_once() {
 #[test]
 fn call_on_thread_gives_value_error_or_panic() {
     // D8
-    let calls: [(fn() -> io::Result<u8>, _); 3] = [
+    type Call = fn() -> io::Result<u8>;
+    let calls: [(Call, _); 3] = [
         (|| Ok(7), Ok(7)),
         (|| Err(io::Error::other("no such name")), Err("no such name")),
         (|| panic!("expected by the test"), Err("the call panicked")),

@@ -603,24 +603,6 @@ fn unsolicited_server_error_is_reported_as_cause() {
     assert_eq!(rig.outputs(), expected);
 }
 
-/// Regression: the connection counted as one that had worked and was lost, time after time.
-#[test]
-fn reply_of_server_that_is_full_is_the_cause_of_the_end() {
-    let (mut rig, conn) = Rig::up();
-    let (call, second) = (rig.send(take("a")), rig.send(take("b")));
-    rig.written(conn);
-    rig.receive(conn, b"-ERR max number of clients reached\r\n");
-    let why = server("ERR max number of clients reached");
-    let rejected = Reply::Rejected(ServerError::classify("ERR max number of clients reached"));
-    let expected = [
-        reply(call, rejected),
-        PipeOutput::Disconnect(conn, Some(why.clone())),
-        PipeOutput::Down(why.clone()),
-        reply(second, Reply::Unknown(why)),
-    ];
-    assert_eq!(rig.outputs(), expected);
-}
-
 #[test]
 fn wake_connection_blocks_and_is_woken() {
     let mut rig = Rig::with("redis://h", Role::Wake, false);

@@ -1,4 +1,4 @@
-//! Requests at which the server, or a proxy before it, closes the connection.
+//! Requests at which the server, or a proxy before it, closes the connection, and why.
 // P8
 
 use super::*;
@@ -91,4 +91,22 @@ fn what_a_connection_needs_is_always_asked() {
             rig.pipe.handle_connected(rig.now, conn);
         }
     }
+}
+
+/// Regression: the connection counted as one that had worked and was lost, time after time.
+#[test]
+fn reply_of_server_that_is_full_is_the_cause_of_the_end() {
+    let (mut rig, conn) = Rig::up();
+    let (call, second) = (rig.send(take("a")), rig.send(take("b")));
+    rig.written(conn);
+    rig.receive(conn, b"-ERR max number of clients reached\r\n");
+    let why = server("ERR max number of clients reached");
+    let rejected = Reply::Rejected(ServerError::classify("ERR max number of clients reached"));
+    let expected = [
+        reply(call, rejected),
+        PipeOutput::Disconnect(conn, Some(why.clone())),
+        PipeOutput::Down(why.clone()),
+        reply(second, Reply::Unknown(why)),
+    ];
+    assert_eq!(rig.outputs(), expected);
 }
