@@ -60,7 +60,7 @@ pub enum Invalid {
     NameReserved,
     /// ZooKeeper does not allow the name as a path.
     #[error(
-        "on ZooKeeper a lock's name (with prefix) is a path: UTF-8 without control characters, private-use characters, or characters from U+FFF0 on (such as emoji); no part of it is empty, `.` or `..`"
+        "on ZooKeeper a lock's name (with prefix) is a path: UTF-8 without control characters, private-use characters, or characters from U+FFF0 on (such as emoji); no part of it is empty, `.` or `..`; and it is not below /zookeeper, which is the server's own"
     )]
     Path,
     /// The value is too long.

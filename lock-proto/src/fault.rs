@@ -10,7 +10,9 @@ pub enum Fault {
     #[error("the server closed the connection")]
     Closed,
     /// The peer closed or reset a connection without TLS before it sent anything.
-    #[error("the server closed the connection before its first reply; is this the right port, or does it expect TLS?")]
+    #[error(
+        "the server closed the connection before its first reply; is this the right port, or does it expect TLS? A proxy may close it at a command that it does not know"
+    )]
     ClosedEarly,
     /// The name of the server could not be resolved, or it has no address.
     #[error("the server's name cannot be resolved")]
@@ -28,6 +30,9 @@ pub enum Fault {
     /// user.
     #[error("there is no permission to connect to it")]
     NotPermitted,
+    /// This process, or its system, has no thread or no file descriptor left to connect with.
+    #[error("this process has no thread or file descriptor left for the connection")]
+    NoResources,
     /// The peer or the network reset the connection.
     #[error("the connection was reset")]
     Reset,

@@ -18,8 +18,9 @@
 //! ```
 
 use ::async_std::task;
-use lock_driver::{Client, ConnectError, Settings};
+use lock_driver::{Client, ConnectError, Settings, start_or_error};
 
+use crate::connect::start_reactor;
 pub use crate::connect::{connect, connect_quorum, connect_with};
 use crate::host::Smol;
 
@@ -30,11 +31,13 @@ use crate::host::Smol;
 ///
 /// # Errors
 ///
-/// As [`connect_with`], but no thread is needed.
+/// As [`connect_with`]. The first call starts the executor's threads; if that fails, no later one
+/// can start them.
 pub fn connect_on_runtime(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
+    start_reactor()?;
     let (client, driver) = lock_driver::connect(AsyncStd::new(), settings)?;
     // The driver ends once the last handle is dropped.
-    drop(task::spawn(driver));
+    start_or_error(|| drop(task::spawn(driver))).map_err(ConnectError::Thread)?;
     Ok(client)
 }
 

@@ -1,6 +1,11 @@
 //! Clients whose driver runs on smol: on a thread of its own, or as a task.
 
-use lock_driver::{Client, ConnectError, Settings, connect_on_thread};
+use core::pin::Pin;
+use core::task::{Context, Waker};
+
+use lock_driver::{Client, ConnectError, Settings, connect_on_thread, start_or_error};
+use lock_proto::DEFAULT_TTL;
+use smol::Timer;
 
 use crate::host::Smol;
 
@@ -13,7 +18,7 @@ use crate::host::Smol;
 /// # Errors
 ///
 /// The URL is wrong, needs a feature that is not turned on, or names certificates that cannot be
-/// used; or the system has no random numbers, or no thread for the driver.
+/// used; or the system has no random numbers, or no thread or sockets for the driver.
 pub fn connect(url: &str) -> Result<Client, ConnectError> {
     connect_quorum([url])
 }
@@ -40,8 +45,12 @@ where
 /// # Errors
 ///
 /// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system
-/// has no random numbers, or no thread for the driver.
+/// has no random numbers, or no thread or sockets for the driver.
+///
+/// smol reports missing threads and descriptors only by a panic. This function catches it, but the
+/// panic hook runs, and with `panic = "abort"` the process ends.
 pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
+    start_reactor()?;
     connect_on_thread(Smol::new(), settings, smol::block_on)
 }
 
@@ -56,10 +65,19 @@ pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectErro
 ///
 /// # Errors
 ///
-/// As [`connect_with`], but no thread is needed.
+/// As [`connect_with`]. The first call starts the executor's threads.
 pub fn connect_on_runtime(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
+    start_reactor()?;
     let (client, driver) = lock_driver::connect(Smol::new(), settings)?;
     // The driver ends once the last handle is dropped.
-    smol::spawn(driver).detach();
+    start_or_error(|| smol::spawn(driver).detach()).map_err(ConnectError::Thread)?;
     Ok(client)
+}
+
+/// Starts the reactor and its thread, by a timer that is dropped before it fires. Otherwise the
+/// driver starts them, where a lack of threads or descriptors panics, also in `smol::block_on` while
+/// it unwinds, which ends the process.
+pub(crate) fn start_reactor() -> Result<(), ConnectError> {
+    let start = || Pin::new(&mut Timer::after(DEFAULT_TTL)).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    start_or_error(start).map(drop).map_err(ConnectError::Thread)
 }

@@ -4,9 +4,10 @@ use core::net::SocketAddr;
 use core::pin::Pin;
 use core::time::Duration;
 use std::io;
+use std::net::ToSocketAddrs as _;
 use std::path::Path;
 
-use lock_driver::{Address, BootClock, Host, read_file};
+use lock_driver::{Address, BootClock, Host, call_on_thread, read_file};
 use smol::Timer;
 
 use crate::stream::Stream;
@@ -40,7 +41,7 @@ impl Host for Smol {
 
     fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
         let host = host.to_owned();
-        Box::pin(async move { smol::net::resolve((host, port)).await })
+        call_on_thread(move || Ok((&*host, port).to_socket_addrs()?.collect()))
     }
 
     fn connect(&self, address: &Address) -> Self::Connect {
@@ -56,6 +57,6 @@ impl Host for Smol {
 
     fn read_file(&self, path: &Path) -> BoxFuture<io::Result<Vec<u8>>> {
         let path = path.to_owned();
-        Box::pin(smol::unblock(move || read_file(path)))
+        call_on_thread(move || read_file(path))
     }
 }

@@ -22,6 +22,10 @@
 //! }
 //! ```
 //!
+//! In async code these methods panic, as tokio's own blocking methods do: they would block a thread
+//! that runs other tasks. Call them in `tokio::task::spawn_blocking`, or await
+//! [`Lock::acquire`](crate::Lock::acquire).
+//!
 //! A thread cannot be stopped from outside, so [`Guard::protect`](crate::Guard::protect) has no
 //! blocking form. Ask [`Guard::is_held`](crate::Guard::is_held) between the steps of the work, or
 //! stop it from another thread, with [`Observer::lost_blocking`](crate::Observer::lost_blocking).

@@ -6,7 +6,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::panic::catch_unwind;
 
-use lock_driver::{Client, ConnectError, Settings, connect_on_thread};
+use lock_driver::{Client, ConnectError, Settings, connect_on_thread, start_or_error};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::host::Tokio;
@@ -50,11 +50,15 @@ where
 /// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system
 /// has no random numbers, no thread or no sockets for the driver.
 pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
-    let runtime = Builder::new_current_thread().enable_all().build().map_err(ConnectError::Thread)?;
-    let own = OwnRuntime(Some(runtime));
+    let own = OwnRuntime(Some(new_runtime().map_err(ConnectError::Thread)?));
     connect_on_thread(Tokio::new(), settings, move |driver| {
         own.0.as_ref().map_or((), |runtime| runtime.block_on(driver))
     })
+}
+
+/// With the feature `signal`, tokio reports a lack of descriptors by a panic.
+fn new_runtime() -> io::Result<Runtime> {
+    start_or_error(|| Builder::new_current_thread().enable_all().build())?
 }
 
 /// The runtime of a driver's thread. Its drop does not wait for a name server or a file system that

@@ -4,9 +4,12 @@ use core::net::SocketAddr;
 use core::pin::Pin;
 use core::time::Duration;
 use std::io;
+use std::net::ToSocketAddrs as _;
 use std::path::Path;
 
-use lock_driver::{Address, BootClock, Host, read_file};
+use lock_driver::{Address, BootClock, Host, call_on_thread, read_file};
+
+use tokio::sync::oneshot;
 
 use crate::stream::Stream;
 
@@ -37,7 +40,7 @@ impl Host for Tokio {
 
     fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
         let host = host.to_owned();
-        Box::pin(async move { Ok(tokio::net::lookup_host((&*host, port)).await?.collect()) })
+        call_on_thread(move || Ok((&*host, port).to_socket_addrs()?.collect()))
     }
 
     fn connect(&self, address: &Address) -> Self::Connect {
@@ -48,8 +51,15 @@ impl Host for Tokio {
         Box::pin(tokio::time::sleep(time))
     }
 
+    fn assert_may_block() {
+        // tokio has no query for it. Nothing is waited for: the value is there.
+        let (sender, receiver) = oneshot::channel();
+        let _ = sender.send(());
+        let _ = receiver.blocking_recv();
+    }
+
     fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {
         let path = path.to_owned();
-        Box::pin(async move { tokio::task::spawn_blocking(move || read_file(path)).await? })
+        call_on_thread(move || read_file(path))
     }
 }

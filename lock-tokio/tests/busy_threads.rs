@@ -5,15 +5,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use std::panic::catch_unwind;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Instant;
 
 use lock_testkit::{Redis, TIMEOUT, wait_until};
-use lock_tokio::{AcquireErrorKind, Client, Guard, Loss};
+use lock_tokio::{AcquireErrorKind, Client, Guard, Loss, Release};
 use tokio::runtime::{Builder, Runtime};
 
 const TTL: Duration = Duration::from_secs(1);
@@ -146,22 +148,55 @@ fn current_thread_runtime_keeps_its_locks() {
     });
 }
 
-/// Regression: it never returned.
+/// Regression: they blocked a thread that ran other tasks, or never returned.
 #[test]
-fn blocking_calls_in_tasks_return() {
+fn blocking_calls_in_async_code_panic_at_once() {
     let redis = Redis::start();
-    let (ours, other) = (client(&redis), client(&redis));
-    let _held = take(&other, "held");
-    let kept = take(&ours, "kept");
+    let on_thread = client(&redis);
+    let held = take(&client(&redis), "held");
     for runtime in [workers(4), Builder::new_current_thread().enable_all().build().unwrap()] {
-        let (lock, (done, is_done)) = (ours.lock("held").wait(TTL / 4), channel());
-        thread::spawn(move || {
-            let blocked = runtime.block_on(async { runtime.spawn(async move { lock.acquire_blocking() }).await });
-            let _ = done.send(blocked.unwrap().unwrap_err());
+        let settings = lock_tokio::Settings::parse([redis.url()]).unwrap();
+        let on_runtime = runtime.block_on(async { lock_tokio::connect_on_runtime(settings) }).unwrap();
+        for client in [&on_thread, &on_runtime] {
+            let lock = client.lock("held").wait(TIMEOUT);
+            let blocked = runtime.block_on(runtime.spawn(async move { lock.acquire_blocking().map(drop) }));
+            let panic = blocked.unwrap_err().into_panic();
+            let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap();
+            assert!(text.contains("Cannot block the current thread from within a runtime"), "{text}");
+        }
+        let (lock, observer) = (on_thread.lock("held"), held.observer());
+        let blocked = runtime.block_on(async move {
+            let lock = AssertUnwindSafe(|| drop(lock.try_acquire_blocking()));
+            let observer = AssertUnwindSafe(|| observer.at_risk_within(TTL));
+            (catch_unwind(lock).is_err(), catch_unwind(observer).is_err())
         });
-        assert!(is_done.recv_timeout(TIMEOUT).expect("it hangs").is_timeout());
+        assert_eq!(blocked, (true, true), "in `block_on` too");
     }
-    assert!(kept.is_held());
+}
+
+#[test]
+fn blocking_calls_work_where_tokio_may_block() {
+    let redis = Redis::start();
+    let client = client(&redis);
+    let _held = take(&client, "held");
+    let try_it = |name: &'static str| {
+        let lock = client.lock(name).wait(TTL / 4);
+        move || lock.acquire_blocking().map(|guard| guard.release_blocking())
+    };
+    for runtime in [workers(4), Builder::new_current_thread().enable_all().build().unwrap()] {
+        let (free, held) = (try_it("free"), try_it("held"));
+        let (free, held) = runtime.block_on(async {
+            let held = tokio::task::spawn_blocking(held).await.unwrap();
+            (tokio::task::spawn_blocking(free).await.unwrap(), held)
+        });
+        assert_eq!(free.unwrap(), Release::Released);
+        assert!(held.unwrap_err().is_timeout());
+    }
+    let runtime = workers(2);
+    let free = try_it("free");
+    let free = runtime.block_on(runtime.spawn(async { tokio::task::block_in_place(free) })).unwrap();
+    assert_eq!(free.unwrap(), Release::Released);
 }
 
 /// A client in a `static`, used by the runtimes of several tests.

@@ -21,7 +21,8 @@ pub const BUSY: u8 = 75;
 pub const LOST: u8 = 76;
 /// A server refused: the login, a permission, the database, or the TTL.
 pub const REFUSED: u8 = 77;
-/// The command could not be executed.
+/// The command could not be executed, or the system lacks what this process needs: a thread, a file
+/// descriptor.
 pub const NOT_EXECUTABLE: u8 = 126;
 /// The command was not found.
 pub const NOT_FOUND: u8 = 127;

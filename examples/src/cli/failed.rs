@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use lock_driver::{AcquireError, Client};
+use lock_driver::{AcquireError, Client, ConnectError};
 use lock_proto::{Answer, Fault};
 
 use super::exit;
@@ -26,6 +26,18 @@ impl Failed {
     #[must_use]
     pub fn acquiring(error: &AcquireError) -> Self {
         Self { code: exit::of_failure(error.kind()), why: error.to_string() }
+    }
+
+    /// A client could not be made.
+    #[must_use]
+    pub fn connecting(error: &ConnectError) -> Self {
+        let is_system = matches!(error, ConnectError::Thread(_) | ConnectError::Entropy(_));
+        if is_system { Self::system(error) } else { Self::usage(error) }
+    }
+
+    /// The system lacks what this process needs, such as a thread or a file descriptor.
+    pub fn system(why: impl fmt::Display) -> Self {
+        Self { code: exit::NOT_EXECUTABLE, why: why.to_string() }
     }
 
     /// Usage error.

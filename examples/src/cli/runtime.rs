@@ -1,7 +1,20 @@
 //! The async runtimes that a tool can use.
 
 use clap::ValueEnum;
-use lock_driver::{ConnectError, Settings};
+use lock_driver::{ConnectError, Settings, start_or_error};
+
+use super::failed::Failed;
+
+/// A runtime of tokio for one thread.
+///
+/// # Errors
+///
+/// The system has too few threads or file descriptors. tokio reports some of that by a panic.
+pub(crate) fn tokio_runtime() -> Result<tokio::runtime::Runtime, Failed> {
+    let build = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let built = start_or_error(build).and_then(|built| built);
+    built.map_err(|error| Failed::system(format_args!("no tokio runtime: {error}")))
+}
 
 /// Runs this future to completion. Dropping the runtime would wait for blocked name lookups and
 /// file reads.

@@ -13,3 +13,11 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     mask.map_or(signal == SIGHUP, |mask| mask >> (signal - 1) & 1 == 1)
 }
+
+/// Returns true if SIGPIPE was ignored at the start. Rust's runtime ignores it later in any case.
+pub(crate) fn sigpipe_was_ignored() -> bool {
+    #[cfg(target_os = "linux")]
+    return lock_testkit::sigpipe_was_ignored();
+    #[cfg(not(target_os = "linux"))]
+    false
+}

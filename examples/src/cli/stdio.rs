@@ -6,10 +6,11 @@ use core::fmt;
 use core::mem::{replace, take};
 use core::time::Duration;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::exit;
@@ -23,8 +24,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Name of the tool, with which its messages begin.
 static TOOL: OnceLock<&str> = OnceLock::new();
-static STDOUT: Queue = Queue::new(write_stdout);
-static STDERR: Queue = Queue::new(write_stderr);
+static STDOUT: Queue = Queue::new(write_stdout, |limit| takes_bytes(&io::stdout(), limit));
+static STDERR: Queue = Queue::new(write_stderr, |limit| takes_bytes(&io::stderr(), limit));
 static FAILURE: Mutex<Failure> = Mutex::new(Failure { failed: false, line_lost: false, why: None, then: None });
 
 /// Runs a tool and writes what it printed, for a limited time. Returns its exit code; if a line for
@@ -55,11 +56,25 @@ pub(crate) fn print_error(what: &dyn fmt::Display) {
     STDERR.push(format!("{}: {what}\n", tool()).as_bytes());
 }
 
+/// Starts the thread for stderr. Without it, lines wait until there is a thread, or for the end.
+///
+/// # Errors
+///
+/// The system has no thread.
+pub(crate) fn start_stderr() -> io::Result<()> {
+    STDERR.start()
+}
+
 /// Calls `then` once if stdout fails: a line cannot be written, too many wait, or it is a pipe that
-/// nobody reads any more.
-pub(crate) fn on_stdout_failure(then: impl FnOnce() + Send + 'static) {
+/// nobody reads any more. Lines for stdout need no further thread.
+///
+/// # Errors
+///
+/// The system has no thread.
+pub(crate) fn on_stdout_failure(then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     locked(&FAILURE).then = Some(Box::new(then));
-    thread::spawn(|| {
+    STDOUT.start()?;
+    let watch = || {
         let stdout = io::stdout();
         loop {
             // Errors and the end are reported without being asked for.
@@ -70,7 +85,8 @@ pub(crate) fn on_stdout_failure(then: impl FnOnce() + Send + 'static) {
                 Ok(_) | Err(_) => return,
             }
         }
-    });
+    };
+    thread::Builder::new().name("stdout".into()).spawn(watch).map(drop)
 }
 
 /// Returns why stdout has failed, once.
@@ -151,12 +167,24 @@ fn write_stderr(lines: &[u8], missing: u64) {
     }
 }
 
+/// Waits until the stream takes [`CHUNK`] bytes without blocking. False if it does not in time.
+fn takes_bytes(stream: &impl AsFd, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).ok();
+    let mut watched = [PollFd::new(stream, PollFlags::OUT)];
+    poll(&mut watched, limit.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+/// What a pipe that is ready takes at once, on every system (`PIPE_BUF`).
+const CHUNK: usize = 512;
+
 /// Lines that wait for a thread, which writes them.
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
     /// Writes lines, after which a number of others is missing.
     write: fn(&[u8], u64),
+    /// Waits until the stream takes bytes.
+    ready: fn(Duration) -> bool,
 }
 
 struct State {
@@ -168,9 +196,22 @@ struct State {
 }
 
 impl Queue {
-    const fn new(write: fn(&[u8], u64)) -> Self {
+    const fn new(write: fn(&[u8], u64), ready: fn(Duration) -> bool) -> Self {
         let state = State { lines: Vec::new(), missing: 0, has_thread: false, writing: false };
-        Self { state: Mutex::new(state), changed: Condvar::new(), write }
+        Self { state: Mutex::new(state), changed: Condvar::new(), write, ready }
+    }
+
+    /// Starts the thread, unless there is one.
+    fn start(&'static self) -> io::Result<()> {
+        self.start_thread(&mut locked(&self.state))
+    }
+
+    fn start_thread(&'static self, state: &mut State) -> io::Result<()> {
+        if !state.has_thread {
+            thread::Builder::new().name("writer".into()).spawn(|| self.write_lines())?;
+            state.has_thread = true;
+        }
+        Ok(())
     }
 
     /// Appends lines, or returns false if there is no room. Does not block.
@@ -183,10 +224,8 @@ impl Queue {
             return false;
         }
         state.lines.extend_from_slice(lines);
-        if !state.has_thread {
-            // If that fails, the next line tries it again.
-            state.has_thread = thread::Builder::new().spawn(|| self.write_lines()).is_ok();
-        }
+        // If that fails, the next line tries it again, and the last one is `flush`.
+        let _ = self.start_thread(&mut state);
         drop(state);
         self.changed.notify_all();
         true
@@ -208,10 +247,27 @@ impl Queue {
         }
     }
 
+    /// Writes on this thread, as far as the stream takes bytes. Returns false if it does not.
+    fn write_without_thread(&self, state: &mut State) -> bool {
+        let (lines, missing) = (take(&mut state.lines), take(&mut state.missing));
+        let chunks = lines.len().div_ceil(CHUNK);
+        (1..).zip(lines.chunks(CHUNK)).all(|(number, chunk)| {
+            let takes = (self.ready)(FLUSH_TIMEOUT);
+            if takes {
+                (self.write)(chunk, if number == chunks { missing } else { 0 });
+            }
+            takes
+        })
+    }
+
     /// Waits until all lines are written. Returns false if that takes too long.
-    fn flush(&self) -> bool {
+    fn flush(&'static self) -> bool {
         let waits = |state: &mut State| state.writing || !state.lines.is_empty();
-        let waited = self.changed.wait_timeout_while(locked(&self.state), FLUSH_TIMEOUT, waits);
+        let mut state = locked(&self.state);
+        if waits(&mut state) && self.start_thread(&mut state).is_err() {
+            return self.write_without_thread(&mut state);
+        }
+        let waited = self.changed.wait_timeout_while(state, FLUSH_TIMEOUT, waits);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
@@ -222,14 +278,42 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LIMIT, Mutex, Queue, locked, thread};
+    use super::{CHUNK, LIMIT, Mutex, Queue, locked, thread};
 
     static GATE: Mutex<()> = Mutex::new(());
     static WRITTEN: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
-    static QUEUE: Queue = Queue::new(|lines, missing| {
-        let _open = locked(&GATE);
-        locked(&WRITTEN).push((lines.len(), missing));
-    });
+    static QUEUE: Queue = Queue::new(
+        |lines, missing| {
+            let _open = locked(&GATE);
+            locked(&WRITTEN).push((lines.len(), missing));
+        },
+        |_| true,
+    );
+
+    /// A process that may have no thread still says why it ends.
+    #[test]
+    fn lines_are_written_without_a_thread_while_the_stream_takes_them() {
+        static WRITTEN: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
+        static LEFT: Mutex<u32> = Mutex::new(3);
+        static QUEUE: Queue = Queue::new(
+            |lines, missing| locked(&WRITTEN).push((lines.len(), missing)),
+            |_| {
+                let mut left = locked(&LEFT);
+                let takes = *left > 0;
+                *left = left.saturating_sub(1);
+                takes
+            },
+        );
+        let mut state = locked(&QUEUE.state);
+        state.lines = vec![b'x'; CHUNK + 1];
+        state.missing = 4;
+        assert!(QUEUE.write_without_thread(&mut state));
+        assert_eq!(*locked(&WRITTEN), [(CHUNK, 0), (1, 4)]);
+        assert!(state.lines.is_empty());
+        state.lines = vec![b'x'; CHUNK + 1];
+        assert!(!QUEUE.write_without_thread(&mut state), "the stream takes no more");
+        assert_eq!(locked(&WRITTEN).len(), 3);
+    }
 
     #[test]
     fn unread_stream_delays_nothing_and_counts_what_is_missing() {

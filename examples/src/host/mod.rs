@@ -37,7 +37,7 @@ use std::net::ToSocketAddrs as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 
-use lock_driver::{Address, BootClock, Host};
+use lock_driver::{Address, BootClock, Host, call_on_thread};
 use lock_proto::Instant;
 
 pub use stream::Stream;
@@ -225,7 +225,7 @@ impl Host for OwnHost {
 
     fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
         let host = host.to_owned();
-        stream::spawn_blocking(move || Ok((host, port).to_socket_addrs()?.collect()))
+        call_on_thread(move || Ok((host, port).to_socket_addrs()?.collect()))
     }
 
     fn connect(&self, address: &Address) -> Self::Connect {

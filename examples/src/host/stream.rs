@@ -4,13 +4,11 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
-use std::thread;
 
-use futures_channel::oneshot;
 use futures_io::{AsyncRead, AsyncWrite};
-use lock_driver::Address;
+use lock_driver::{Address, call_on_thread};
 
-use super::{BoxFuture, Reactor, Sockets};
+use super::{Reactor, Sockets};
 
 /// A TCP connection or a unix socket.
 pub struct Stream {
@@ -24,7 +22,7 @@ impl<S: Read + Write + mio::event::Source + Send> Socket for S {}
 
 impl Stream {
     pub(super) async fn connect(reactor: Arc<Reactor>, address: Address) -> io::Result<Self> {
-        let mut socket = spawn_blocking(move || open(&address)).await?;
+        let mut socket = call_on_thread(move || open(&address)).await?;
         let id = reactor.next_id();
         reactor.state().sockets.insert(id, [None, None]);
         let interest = mio::Interest::READABLE | mio::Interest::WRITABLE;
@@ -48,16 +46,6 @@ impl Stream {
             done => Poll::Ready(done),
         }
     }
-}
-
-/// Runs a blocking call on its own thread, so that it does not delay renewals.
-pub(super) fn spawn_blocking<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> BoxFuture<T> {
-    let (send, result) = oneshot::channel();
-    let spawned = thread::Builder::new().spawn(move || send.send(call()));
-    Box::pin(async move {
-        spawned?;
-        result.await.map_err(io::Error::other)?
-    })
 }
 
 fn open(address: &Address) -> io::Result<Box<dyn Socket>> {

@@ -74,7 +74,8 @@ Exit code: 0, or
   65  the name is in use by something else, or the numbers of its queue are used up
   69  the small election: no server replied (a candidate or an observer waits without a limit)
   74  stdout cannot be written, or nobody reads it, or it was not read up to the end
-  77  a server refused: the login, a permission, the database, or the TTL (stderr has its words)";
+  77  a server refused: the login, a permission, the database, or the TTL (stderr has its words)
+  126 the system has no thread or file descriptor left for this program";
 
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
 const DEFAULT_BACKEND: &str = "etcd://127.0.0.1:2379";

@@ -15,7 +15,7 @@ use tokio::{join, select};
 use super::report_failure;
 use crate::cli::name::{DisplayName, ShortName};
 use crate::cli::signals::is_ignored;
-use crate::cli::stdio::{on_stdout_failure, print_error, print_line, stdout_failure};
+use crate::cli::stdio::{on_stdout_failure, print_error, print_line, start_stderr, stdout_failure};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// Campaigns, again after each loss. Returns the exit code.
@@ -147,18 +147,19 @@ struct Stop {
 }
 
 impl Stop {
-    /// Returns `None`, after an error message, if signals cannot be handled.
+    /// Returns `None`, after an error message, if signals or stdout cannot be watched.
     fn watch() -> Option<Self> {
         let kinds = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()];
         let watched = kinds.into_iter().filter(|kind| !is_ignored(kind.as_raw_value())).map(signal);
         let signals: Result<_, std::io::Error> = watched.collect();
         let (sender, not_written) = oneshot::channel();
-        on_stdout_failure(move || {
+        let report_failure = move || {
             let _ = sender.send(());
-        });
+        };
         signals
+            .and_then(|signals| start_stderr().and_then(|()| on_stdout_failure(report_failure)).map(|()| signals))
             .map(|signals| Self { signals, not_written, code: None })
-            .map_err(|error| print_error(&format_args!("signals cannot be watched: {error}")))
+            .map_err(|error| print_error(&format_args!("signals and stdout cannot be watched: {error}")))
             .ok()
     }
 

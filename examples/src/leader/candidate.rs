@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
+use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -13,6 +14,7 @@ use tokio::{select, time};
 
 use super::demo::Broken;
 use crate::cli::SHUTDOWN_TIMEOUT;
+use crate::cli::runtime::tokio_runtime;
 
 /// Duration of one piece of a leader's work.
 const WORK_INTERVAL: Duration = Duration::from_millis(50);
@@ -78,16 +80,20 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// Campaigns in the election `name`, and works when elected.
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread.
     pub(super) fn start(
         candidate: &'static str,
         name: &str,
         settings: StoreSettings,
         resource: Arc<Resource>,
         reports: UnboundedSender<Report>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let (kill, mut killed) = oneshot::channel();
         let name = name.to_owned();
-        let thread = thread::spawn(move || {
+        let run = move || {
             let report = |progress| drop(reports.send(Report { candidate, progress }));
             let campaign = async {
                 select! {
@@ -97,15 +103,15 @@ impl Candidate {
             };
             // Dropping the runtime drops the driver on it and its connection, so a killed candidate
             // cleans nothing up, like a killed process.
-            let end = match new_runtime() {
+            let end = match tokio_runtime() {
                 Ok(runtime) => runtime.block_on(campaign),
-                Err(error) => Err(error.into()),
+                Err(failed) => Err(failed.why.into()),
             };
             if let Err(error) = end {
                 report(Progress::Failed(error));
             }
-        });
-        Self { thread, kill }
+        };
+        Ok(Self { thread: thread::Builder::new().name(candidate.into()).spawn(run)?, kill })
     }
 
     /// Kills the candidate and waits until it is gone.
@@ -120,10 +126,6 @@ impl Candidate {
         // A panic was printed, and its missing reports are noticed.
         let _ = self.thread.join();
     }
-}
-
-fn new_runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 async fn run(

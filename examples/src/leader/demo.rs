@@ -2,14 +2,15 @@
 //! checks.
 
 use core::time::Duration;
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lock_driver::{LeadershipEnd, Observation, Observer, ResignHandle, StoreSettings};
+use lock_driver::{LeadershipEnd, Observation, Observer, ResignHandle, StoreSettings, call_on_thread};
 use lock_proto::{ElectionEvent, Fence, Release};
 use lock_tokio::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::{task, time};
+use tokio::time;
 
 use super::candidate::{Candidate, Progress, Report, Resource};
 use super::{members, report_failure};
@@ -64,8 +65,11 @@ async fn run(transcript: &Transcript, client: &Client, settings: &StoreSettings,
     let (sender, receiver) = unbounded_channel();
     let mut candidates: Vec<_> = CANDIDATES
         .iter()
-        .map(|value| (*value, Candidate::start(value, name, settings.clone(), Arc::clone(&resource), sender.clone())))
-        .collect();
+        .map(|value| {
+            let candidate = Candidate::start(value, name, settings.clone(), Arc::clone(&resource), sender.clone())?;
+            Ok((*value, candidate))
+        })
+        .collect::<io::Result<_>>()?;
     let mut take = |candidate: &str| {
         let index = candidates.iter().position(|(value, _)| *value == candidate);
         index.map(|index| candidates.swap_remove(index).1).ok_or("an unknown candidate was elected")
@@ -82,7 +86,11 @@ async fn run(transcript: &Transcript, client: &Client, settings: &StoreSettings,
     let remaining = second.observer.remaining();
     let timeout = TIMEOUT + 2 * remaining;
     (reports.timeout, watcher.timeout) = (timeout, timeout);
-    task::spawn_blocking(|| victim.kill()).await?;
+    let kill = || {
+        victim.kill();
+        Ok(())
+    };
+    call_on_thread(kill).await?;
     let killed = Instant::now();
     transcript.log(&format!("{} is killed; its leadership was valid for another {remaining:.1?}", second.candidate));
 
@@ -172,8 +180,11 @@ impl Reports<'_> {
 }
 
 async fn join(candidate: Candidate) -> Result<(), Broken> {
-    task::spawn_blocking(|| candidate.join()).await?;
-    Ok(())
+    let join = || {
+        candidate.join();
+        Ok(())
+    };
+    Ok(call_on_thread(join).await?)
 }
 
 struct Watcher<'a> {

@@ -13,9 +13,10 @@ use lock_driver::{AcquireError, StoreSettings};
 
 use args::{Args, Parsed, Role, parse};
 
+use crate::cli::failed::Failed;
 use crate::cli::log::show_log;
 use crate::cli::output::print_text;
-use crate::cli::runtime::block_on;
+use crate::cli::runtime::{block_on, tokio_runtime};
 use crate::cli::stdio::{print_error, run_tool};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
@@ -40,11 +41,11 @@ fn start(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> u
     if let Some(notice) = &args.notice {
         print_error(notice);
     }
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    match tokio_runtime() {
         Ok(runtime) => block_on(runtime, run(args)),
-        Err(error) => {
-            print_error(&format_args!("no tokio runtime: {error}"));
-            exit::UNREACHABLE
+        Err(failed) => {
+            print_error(&failed);
+            failed.code
         }
     }
 }
@@ -54,7 +55,7 @@ async fn run(Args { settings, role, .. }: Args) -> u8 {
         Ok(client) => client,
         Err(error) => {
             print_error(&error);
-            return exit::USAGE;
+            return Failed::connecting(&error).code;
         }
     };
     let code = match role {

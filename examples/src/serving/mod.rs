@@ -16,6 +16,7 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use clap::Parser;
+use lock_driver::start_or_error;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -62,9 +63,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(plan) => plan.unwrap_or_default(),
         Err(error) => return fail(&error, exit::USAGE),
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+    let build = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = match start_or_error(build).and_then(|built| built) {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&error.to_string(), 1),
+        Err(error) => return fail(&format!("no tokio runtime: {error}"), 1),
     };
     match runtime.block_on(serve(&args, plan)) {
         Ok(()) => 0,

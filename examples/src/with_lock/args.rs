@@ -8,7 +8,7 @@ use clap::{Parser, ValueEnum};
 use lock_driver::StoreSettings;
 use lock_proto::{Backoff, DEFAULT_TTL, Wait};
 
-use super::child;
+use super::child::{self, Parent};
 use crate::cli::args::{
     self, DEFAULT_BACKEND, Line, WakeMode, backends_or_default, invalid_option, parse_backends, raised_ttl, time,
     with_ttl,
@@ -81,12 +81,16 @@ Environment of the command:
   ETCD_LOCK_KEY, ETCD_LOCK_REV   etcd: the key of the lock and its revision, as in etcdctl lock
 
 Without a command, prints `held NAME fence=N ttl=MS` (fence=- without a token) and holds the lock
-until SIGINT, SIGTERM or SIGHUP. If it is lost, prints `lost NAME CAUSE` and exits with 76. CAUSE is
+until a signal. If it is lost, prints `lost NAME CAUSE` and exits with 76. CAUSE is
 expired, gone, taken, or equal-nodes (a quorum).
 
-Signals: SIGTERM and SIGHUP are forwarded to the command. So is SIGINT, except in the foreground of
-a terminal, whose Ctrl-C reaches the command anyway. A signal that was ignored at the start stays
-ignored, such as SIGHUP under nohup. The command is signalled, but not its descendants: let a shell
+Signals: HUP, INT, QUIT, TERM, USR1, USR2, ALRM and WINCH are forwarded to the command, and all but
+WINCH end the wait for the lock. INT, QUIT and WINCH are not forwarded in the foreground of a
+terminal, whose Ctrl-C reaches the command anyway. A signal that somebody sends to the whole process
+group, or a service manager to all processes of a service, reaches the command twice: send it to
+with-lock alone, in systemd by KillMode=mixed. A signal that was ignored at the start stays ignored,
+such as HUP under nohup, or (on Linux) PIPE under systemd. As the first process of a container,
+with-lock reaps the children that others leave behind (Linux). The command is signalled, but not its descendants: let a shell
 script exec its long work. A command that changes its user cannot be signalled, and so not ended:
 use `sudo with-lock ...`, not `with-lock ... -- sudo ...`.
 
@@ -118,7 +122,9 @@ Exit code: that of the command (128+n if signal n ended it, or ended the wait fo
             lock was about to expire (whatever its own exit code)
   77        a server refused: the login, a permission, the database, or the TTL (stderr has its
             words)
-  126, 127  the command could not be run, was not found";
+  126       the command could not be run; or the system has no thread, process or file descriptor
+            left for with-lock, which then holds no lock
+  127       the command was not found";
 
 /// The value of `--runtime`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -184,8 +190,8 @@ pub enum Parsed {
     /// Internal: exec this command, bound to the life of the process `parent` (see
     /// [`super::child`]).
     Become {
-        /// The process that holds the lock.
-        parent: i32,
+        /// What the parent says about itself.
+        parent: Parent,
         /// The command.
         command: CommandLine,
     },

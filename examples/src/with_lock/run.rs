@@ -1,8 +1,10 @@
 //! Main thread: waits for the lock, starts the command, and ends it when the lock ends.
 
+use core::cell::Cell;
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -10,11 +12,11 @@ use lock_driver::BootClock;
 use lock_proto::{Instant, Loss, Release};
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
 
 use super::args::{Args, CommandLine, Parsed, parse};
-use super::child::{self, Running};
+use super::child::{self, Running, Waiter};
 use super::event::{Held, LockHandle, MainEvent, Stopped};
 use super::{tasks, threads};
 use crate::cli::failed::Failed;
@@ -22,16 +24,32 @@ use crate::cli::log::show_log;
 use crate::cli::name::{DisplayName, ShortName};
 use crate::cli::output::print_text;
 use crate::cli::signals::is_ignored;
-use crate::cli::stdio::{on_stdout_failure, print_error, print_line, run_tool, stdout_failure};
+use crate::cli::stdio::{on_stdout_failure, print_error, print_line, run_tool, start_stderr, stdout_failure};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// The longest sleep: system timers may stop while the computer is suspended.
 // T4
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 
+/// The signals that a service is told things with. All but the last end a process that does not
+/// handle them.
+const FORWARDED: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH];
+
+/// Returns true for requests to stop, whatever a command makes of the others.
+fn is_stop(signal: Signal) -> bool {
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
+}
+
+/// Returns true if a terminal sends this signal to all processes in its foreground.
+fn is_of_terminal(signal: Signal) -> bool {
+    [Signal::INT, Signal::QUIT, Signal::WINCH].contains(&signal)
+}
+
 /// Signals this soon after the first are one request to stop. systemd can send SIGHUP right after
 /// SIGTERM (`SendSIGHUP=`).
 const SAME_STOP: Duration = Duration::from_secs(1);
+
+const UNCONFIRMED_WAIT: &str = "the end of the wait is unconfirmed; what it left on the server ends with its TTL";
 
 /// Runs the tool and returns its exit code. Call it on the main thread, see [`Running::start`].
 pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>) -> u8 {
@@ -55,38 +73,33 @@ fn run(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr
     if let Some(notice) = &args.notice {
         print_error(notice);
     }
-    let (sender, events) = channel();
-    if let Err(error) = forward_signals(sender.clone()) {
-        print_error(&format_args!("signals cannot be watched: {error}"));
-        return exit::NOT_EXECUTABLE;
-    }
-    let started = match args.runtime {
-        Some(runtime) => Ok(tasks::start(runtime, &args, sender.clone())),
-        None => threads::start(&args, sender.clone()),
-    };
-    let handle = match started {
-        Ok(handle) => handle,
+    let main = match Main::start(args) {
+        Ok(main) => main,
         Err(failed) => return report_failure(&failed),
     };
-    Main { args, handle, events, sender, clock: BootClock::new() }.run()
+    main.run()
 }
 
-fn forward_signals(events: Sender<MainEvent>) -> std::io::Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal)))?;
-    thread::spawn(move || {
+fn forward_signals(events: Sender<MainEvent>) -> io::Result<()> {
+    let mut signals = Signals::new(FORWARDED.into_iter().filter(|signal| !is_ignored(*signal)))?;
+    let forward = move || {
         for signal in signals.forever().filter_map(Signal::from_named_raw) {
             if events.send(MainEvent::Signal(signal)).is_err() {
                 return;
             }
         }
-    });
-    Ok(())
+    };
+    thread::Builder::new().name("signals".into()).spawn(forward).map(drop)
 }
 
 /// Returns true if the process group of this process and its command is the foreground group of its
 /// controlling terminal, which sends SIGINT to all of them.
 fn is_in_foreground() -> bool {
     File::open("/dev/tty").is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
+}
+
+pub(super) fn no_thread(error: io::Error) -> Failed {
+    Failed::system(format_args!("no thread: {error}"))
 }
 
 /// Reports why the lock was not acquired. Returns the exit code.
@@ -99,24 +112,44 @@ struct Main {
     args: Args,
     handle: Box<dyn LockHandle>,
     events: Receiver<MainEvent>,
-    sender: Sender<MainEvent>,
+    /// Waits for the command. Without one, nothing is waited for.
+    waiter: Option<Waiter>,
     clock: BootClock,
+    /// The driver of the lock has ended by itself: nothing renews the lock, and no reply follows.
+    driver_ended: Cell<bool>,
 }
 
 impl Main {
+    /// Starts all threads that are needed later, before there is a lock or a command to lose.
+    // D8
+    fn start(args: Args) -> Result<Self, Failed> {
+        let (sender, events) = channel();
+        let watched = forward_signals(sender.clone());
+        watched.map_err(|error| Failed::system(format_args!("signals cannot be watched: {error}")))?;
+        start_stderr().map_err(no_thread)?;
+        let waiter = if args.command.is_some() {
+            Some(Waiter::start(sender.clone()).map_err(no_thread)?)
+        } else {
+            let sender = sender.clone();
+            on_stdout_failure(move || drop(sender.send(MainEvent::NotWritten))).map_err(no_thread)?;
+            None
+        };
+        let handle = match args.runtime {
+            Some(runtime) => tasks::start(runtime, &args, sender).map_err(no_thread)?,
+            None => threads::start(&args, sender)?,
+        };
+        Ok(Self { args, handle, events, waiter, clock: BootClock::new(), driver_ended: Cell::new(false) })
+    }
+
     fn run(self) -> u8 {
-        if self.args.command.is_none() {
-            let sender = self.sender.clone();
-            on_stdout_failure(move || drop(sender.send(MainEvent::NotWritten)));
-        }
         let held = match self.wait() {
             Ok(held) => held,
             Err(code) => return code,
         };
         let mut hold = Hold::new(held, self.clock);
-        match &self.args.command {
-            None => self.hold_until_signal(&mut hold),
-            Some(command) => self.run_command(command, &mut hold),
+        match (&self.args.command, &self.waiter) {
+            (Some(command), Some(waiter)) => self.run_command(command, waiter, &mut hold),
+            (None, _) | (_, None) => self.hold_until_signal(&mut hold),
         }
     }
 
@@ -131,6 +164,7 @@ impl Main {
                 Some(MainEvent::Held(held)) => return Ok(held),
                 Some(MainEvent::Blocked(why)) => self.print_error(&format_args!("waiting: {why}")),
                 Some(MainEvent::Failed(failed)) => return Err(report_failure(&failed)),
+                Some(MainEvent::Signal(Signal::WINCH)) => {}
                 Some(MainEvent::Signal(signal)) => {
                     self.end_wait(true);
                     return Err(exit::by_signal(signal.as_raw()));
@@ -142,14 +176,21 @@ impl Main {
                     self.end_wait(false);
                     return Err(exit::NOT_WRITTEN);
                 }
-                Some(MainEvent::Stopped(_) | MainEvent::Lost(_) | MainEvent::CommandEnded) | None => {}
+                Some(MainEvent::Stopped(Stopped { unconfirmed, .. })) => {
+                    self.print_error(&"the driver of the lock has ended");
+                    if unconfirmed {
+                        self.print_error(&UNCONFIRMED_WAIT);
+                    }
+                    return Err(exit::UNREACHABLE);
+                }
+                Some(MainEvent::Lost(_) | MainEvent::CommandEnded) | None => {}
             }
         }
     }
 
     fn end_wait(&self, signalled: bool) {
         if self.stop_and_wait(signalled).unconfirmed {
-            self.print_error(&"the end of the wait is unconfirmed; what it left on the server ends with its TTL");
+            self.print_error(&UNCONFIRMED_WAIT);
         }
     }
 
@@ -162,6 +203,7 @@ impl Main {
             let left = hold.check();
             match self.next(left) {
                 Some(MainEvent::Lost(loss)) => break Some(loss),
+                Some(MainEvent::Signal(Signal::WINCH)) => {}
                 Some(MainEvent::Signal(_)) => {
                     // After a pause, the lock may have been lost before the signal.
                     // T2
@@ -176,14 +218,8 @@ impl Main {
                     self.release(false);
                     return exit::NOT_WRITTEN;
                 }
-                Some(
-                    MainEvent::Blocked(_)
-                    | MainEvent::Held(_)
-                    | MainEvent::Failed(_)
-                    | MainEvent::Stopped(_)
-                    | MainEvent::CommandEnded,
-                )
-                | None => {}
+                Some(MainEvent::Failed(_) | MainEvent::Stopped(_)) => break Some(self.lose_driver(hold)),
+                Some(MainEvent::Blocked(_) | MainEvent::Held(_) | MainEvent::CommandEnded) | None => {}
             }
             hold.check();
             if let Some(loss) = hold.lost {
@@ -205,7 +241,7 @@ impl Main {
     }
 
     /// Runs the command, no longer than the lock is held.
-    fn run_command(&self, command: &CommandLine, hold: &mut Hold) -> u8 {
+    fn run_command(&self, command: &CommandLine, waiter: &Waiter, hold: &mut Hold) -> u8 {
         // After a pause of this process, another client may hold the lock.
         // T2
         hold.check();
@@ -223,7 +259,7 @@ impl Main {
             ("ETCD_LOCK_KEY", owner.as_ref().map(|owner| owner.key.to_vec())),
             ("ETCD_LOCK_REV", owner.as_ref().map(|owner| owner.revision.to_string().into_bytes())),
         ];
-        let running = match Running::start(command, &env, self.sender.clone()) {
+        let running = match Running::start(command, &env, waiter) {
             Ok(running) => running,
             Err(error) => {
                 let (code, message) = child::spawn_failure(command, &error);
@@ -292,7 +328,7 @@ impl Main {
                 None if terminated => left,
                 None => left.saturating_sub(grace),
             };
-            match self.next(next.max(Duration::from_millis(1))) {
+            let lost = match self.next(next.max(Duration::from_millis(1))) {
                 Some(MainEvent::CommandEnded) => {
                     let known = hold.lost;
                     hold.check();
@@ -301,32 +337,31 @@ impl Main {
                     }
                     return Supervised { terminated, signalled };
                 }
-                Some(MainEvent::Lost(loss)) => {
-                    hold.lost.get_or_insert(loss);
-                    if loss != Loss::Expired && kill_at.is_none() {
-                        self.print_error(&format_args!("lost: {loss}; sending SIGTERM to the command"));
-                        send(Signal::TERM);
-                        terminated = true;
-                        kill_at = Some(self.clock.now() + grace);
-                    }
-                }
+                Some(MainEvent::Lost(loss)) => Some(*hold.lost.get_or_insert(loss)),
+                Some(MainEvent::Failed(_) | MainEvent::Stopped(_)) => Some(self.lose_driver(hold)),
                 Some(MainEvent::Signal(signal)) => {
-                    signalled = true;
+                    signalled |= is_stop(signal);
                     // Ctrl-C of the terminal has reached the command already.
-                    if signal != Signal::INT || !is_in_foreground() {
+                    if !is_of_terminal(signal) || !is_in_foreground() {
                         send(signal);
                     }
+                    None
                 }
-                Some(
-                    MainEvent::Blocked(_)
-                    | MainEvent::Held(_)
-                    | MainEvent::Failed(_)
-                    | MainEvent::Stopped(_)
-                    | MainEvent::NotWritten,
-                )
-                | None => {}
+                Some(MainEvent::Blocked(_) | MainEvent::Held(_) | MainEvent::NotWritten) | None => None,
+            };
+            if let Some(loss) = lost.filter(|loss| *loss != Loss::Expired && kill_at.is_none()) {
+                self.print_error(&format_args!("lost: {loss}; sending SIGTERM to the command"));
+                send(Signal::TERM);
+                terminated = true;
+                kill_at = Some(self.clock.now() + grace);
             }
         }
+    }
+
+    /// The driver has ended by itself while the lock was held, so the lock is lost.
+    fn lose_driver(&self, hold: &mut Hold) -> Loss {
+        self.driver_ended.set(true);
+        *hold.lost.get_or_insert(Loss::ShutDown)
     }
 
     /// Waits for the next event, at most `limit` and at most a nap.
@@ -350,6 +385,9 @@ impl Main {
     /// this once, because there is one reply.
     fn stop_and_wait(&self, signalled: bool) -> Stopped {
         const GIVEN_UP: Stopped = Stopped { release: None, unconfirmed: true };
+        if self.driver_ended.get() {
+            return GIVEN_UP;
+        }
         self.handle.stop();
         let start = self.clock.now();
         // The release and the shutdown have their own timeouts.
@@ -361,7 +399,7 @@ impl Main {
                 Some(MainEvent::Stopped(stopped)) => return stopped,
                 Some(MainEvent::Failed(_)) => return Stopped { release: None, unconfirmed: false },
                 // Ctrl-C may end the command before this process learns of the signal.
-                Some(MainEvent::Signal(_)) => {
+                Some(MainEvent::Signal(signal)) if is_stop(signal) => {
                     let now = self.clock.now();
                     if now > *first.get_or_insert(now) + SAME_STOP {
                         return GIVEN_UP;
@@ -371,6 +409,7 @@ impl Main {
                     MainEvent::Blocked(_)
                     | MainEvent::Held(_)
                     | MainEvent::Lost(_)
+                    | MainEvent::Signal(_)
                     | MainEvent::CommandEnded
                     | MainEvent::NotWritten,
                 ) => {}
@@ -462,14 +501,15 @@ mod tests {
     fn command_is_not_started_without_the_lock() {
         let Ok(Parsed::Run(args)) = parse(["job"].map(OsString::from), None) else { panic!() };
         let (sender, events) = channel();
-        let handle = Box::new(FakeHandle(sender.clone()));
-        let main = Main { args: *args, handle, events, sender, clock: BootClock::new() };
+        let waiter = Waiter::start(sender.clone()).unwrap();
+        let (handle, driver_ended) = (Box::new(FakeHandle(sender)), Cell::new(false));
+        let main = Main { args: *args, handle, events, waiter: None, clock: BootClock::new(), driver_ended };
         for lost in [Loss::Expired, Loss::Gone] {
             let remaining = Box::new(move || Err(lost));
             let held = Held { token: String::new(), fence: None, owner: None, ttl: Duration::MAX, remaining };
             let mut hold = Hold::new(held, main.clock);
             // An attempt to start it would fail.
-            assert_eq!(main.run_command(&("\0".into(), Vec::new()), &mut hold), exit::LOST);
+            assert_eq!(main.run_command(&("\0".into(), Vec::new()), &waiter, &mut hold), exit::LOST);
             assert_eq!(hold.lost, Some(lost));
         }
     }

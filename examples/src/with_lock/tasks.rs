@@ -1,9 +1,10 @@
 //! The lock driven by an async runtime on its own thread. All runtimes use the same handles.
 
+use std::io;
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use lock_driver::{Client, ConnectError, Guard};
+use lock_driver::{Client, Guard, start_or_error};
 use lock_proto::Release;
 use smol::channel::{Receiver, bounded};
 use smol::future::or;
@@ -12,7 +13,7 @@ use super::args::Args;
 use super::event::{Held, LockHandle, MainEvent, acquiring};
 use crate::cli::SHUTDOWN_TIMEOUT;
 use crate::cli::failed::Failed;
-use crate::cli::runtime::{Runtime, block_on};
+use crate::cli::runtime::{Runtime, block_on, tokio_runtime};
 
 struct TaskHandle {
     stop: smol::channel::Sender<()>,
@@ -25,36 +26,37 @@ impl LockHandle for TaskHandle {
     }
 }
 
-pub(super) fn start(runtime: Runtime, args: &Args, events: Sender<MainEvent>) -> Box<dyn LockHandle> {
+/// # Errors
+///
+/// The system has no thread.
+pub(super) fn start(runtime: Runtime, args: &Args, events: Sender<MainEvent>) -> io::Result<Box<dyn LockHandle>> {
     let (stop, stopped) = bounded(1);
     let args = args.clone();
-    thread::spawn(move || {
-        let client = || runtime.client(args.settings.clone().into());
-        let session = async { acquire_and_hold(client(), &args, &events, &stopped).await };
-        let end = match runtime {
-            Runtime::Tokio => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => block_on(runtime, session),
-                Err(error) => MainEvent::Failed(Failed::unreachable(format_args!("no tokio runtime: {error}"))),
-            },
-            Runtime::Smol => smol::block_on(session),
-            Runtime::AsyncStd => async_std::task::block_on(session),
-        };
-        let _ = events.send(end);
-    });
-    Box::new(TaskHandle { stop })
+    let drive = move || {
+        // A runtime may panic for lack of threads or descriptors. The main thread must learn of it.
+        let end = start_or_error(|| run(runtime, &args, &events, &stopped));
+        let _ = events.send(end.unwrap_or_else(|error| MainEvent::Failed(Failed::system(error))));
+    };
+    thread::Builder::new().name("lock".into()).spawn(drive)?;
+    Ok(Box::new(TaskHandle { stop }))
+}
+
+fn run(runtime: Runtime, args: &Args, events: &Sender<MainEvent>, stop: &Receiver<()>) -> MainEvent {
+    let client = || runtime.client(args.settings.clone().into()).map_err(|error| Failed::connecting(&error));
+    let ended = match runtime {
+        Runtime::Tokio => tokio_runtime()
+            .and_then(|runtime| block_on(runtime, async { Ok(acquire_and_hold(client()?, args, events, stop).await) })),
+        // The client first: it starts the reactor, without which `block_on` may end the process.
+        Runtime::Smol => client().map(|client| smol::block_on(acquire_and_hold(client, args, events, stop))),
+        Runtime::AsyncStd => {
+            client().map(|client| async_std::task::block_on(acquire_and_hold(client, args, events, stop)))
+        }
+    };
+    ended.unwrap_or_else(MainEvent::Failed)
 }
 
 /// Acquires the lock and holds it until `stop`. Returns the final event.
-async fn acquire_and_hold(
-    client: Result<Client, ConnectError>,
-    args: &Args,
-    events: &Sender<MainEvent>,
-    stop: &Receiver<()>,
-) -> MainEvent {
-    let client = match client {
-        Ok(client) => client,
-        Err(error) => return MainEvent::Failed(Failed::usage(error)),
-    };
+async fn acquire_and_hold(client: Client, args: &Args, events: &Sender<MainEvent>, stop: &Receiver<()>) -> MainEvent {
     let acquiring = acquiring(&client, args, events);
     let waiting = async { Some(acquiring.await) };
     let stopped = async {

@@ -32,6 +32,8 @@ mod proxy;
 mod redis;
 mod resp;
 mod server;
+#[cfg(target_os = "linux")]
+mod sigpipe;
 mod spawn;
 mod stopwatch;
 mod witness;
@@ -52,6 +54,8 @@ pub use proxy::{Proxy, Tamper};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};
 pub use server::Server;
+#[cfg(target_os = "linux")]
+pub use sigpipe::sigpipe_was_ignored;
 pub use spawn::spawn;
 pub use stopwatch::Stopwatch;
 pub use witness::{Turn, Witness};

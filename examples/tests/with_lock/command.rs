@@ -31,6 +31,36 @@ fn exit_code_of_command_is_passed_on() {
     assert_clean(&redis);
 }
 
+/// What a shell does with them.
+#[test]
+fn scripts_and_folders_are_run_as_by_a_shell() {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let redis = Redis::start();
+    let scratch = Scratch::new();
+    for (name, text) in [("plain", "exit 8\n"), ("windows", "#!/bin/sh\r\nexit 8\r\n")] {
+        std::fs::write(scratch.path(name), text).unwrap();
+        std::fs::set_permissions(scratch.path(name), Permissions::from_mode(0o755)).unwrap();
+    }
+    std::fs::create_dir(scratch.path("folder")).unwrap();
+    for (name, code) in [("plain", 8), ("folder", 126), ("windows", 127)] {
+        let ended = run(&redis, &["job", "--", &scratch.path(name)]);
+        assert_eq!(ended.code, code, "{name}: {ended:?}");
+    }
+    assert_clean(&redis);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn command_inherits_no_descriptor_of_the_tool() {
+    let redis = Redis::start();
+    // The last one is that of the folder, which `ls` reads.
+    let alone = Command::new("ls").args(["/proc/self/fd"]).output().unwrap();
+    let ended = run(&redis, &["job", "--", "ls", "/proc/self/fd"]);
+    assert_eq!(ended.out, String::from_utf8(alone.stdout).unwrap(), "{ended:?}");
+}
+
 /// The kernel reaps the children of such a process, whose exit codes would be lost.
 #[test]
 fn exit_code_is_known_if_sigchld_was_ignored() {
@@ -175,13 +205,98 @@ fn second_signal_abandons_release() {
 #[test]
 fn command_ignores_what_was_ignored() {
     let redis = Redis::start();
-    for signal in ["INT", "TERM"] {
+    for signal in ["INT", "TERM", "QUIT", "PIPE", "USR1"] {
         let starter = ["env", &format!("--ignore-signal={signal}")];
         let script = format!("kill -{signal} $$; exit 7");
         let args = ["--backend", &redis.url(), "job", "--", "sh", "-c", &script];
         let ended = Tool::spawn(Tool::command_by(&starter, &args, &[])).end();
         assert_eq!(ended.code, 7, "{signal}: {ended:?}");
     }
+}
+
+/// Rust's runtime ignores it, whatever it was.
+#[cfg(target_os = "linux")]
+#[test]
+fn sigpipe_that_was_not_ignored_ends_the_command() {
+    let redis = Redis::start();
+    let args = ["--backend", &redis.url(), "job", "--", "sh", "-c", "kill -PIPE $$; exit 7"];
+    let ended = Tool::spawn(Tool::command_by(&["env", "--default-signal=PIPE"], &args, &[])).end();
+    assert_eq!(ended.code, 128 + 13, "{ended:?}");
+}
+
+/// Regression: they ended `with-lock`, the command was killed, and the lock stayed until its TTL. As
+/// the first process of a container it ignored them.
+#[cfg(target_os = "linux")]
+#[test]
+fn signals_for_services_are_forwarded() {
+    let redis = Redis::start();
+    let signals = [Signal::QUIT, Signal::USR1, Signal::USR2, Signal::ALARM, Signal::WINCH];
+    let scratch = Scratch::new();
+    let log = scratch.path("log");
+    let script = format!(
+        "for signal in QUIT USR1 USR2 ALRM WINCH; do trap \"echo $signal >> {log}\" $signal; done; \
+         trap 'exit 36' TERM; echo ready >> {log}; while :; do sleep 0.02; done"
+    );
+    let url = redis.url();
+    let mut command = Tool::command(&["--backend", &url, "job", "--", "sh", "-c", &script], &[]);
+    // Never the foreground of the terminal that runs the tests.
+    command.process_group(0);
+    let tool = Tool::spawn(command);
+    scratch.line("log");
+    let mut expected = "ready\n".to_owned();
+    for (signal, name) in signals.into_iter().zip(["QUIT", "USR1", "USR2", "ALRM", "WINCH"]) {
+        tool.signal(signal);
+        expected = format!("{expected}{name}\n");
+        assert!(wait_until(LONG, || scratch.read("log") == expected), "{name}: {}", scratch.read("log"));
+    }
+    tool.signal(Signal::TERM);
+    let ended = tool.end();
+    assert_eq!(ended.code, 36, "{ended:?}");
+    assert_clean(&redis);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn quit_ends_the_wait_and_a_resize_does_not() {
+    let redis = Redis::start();
+    let holder = Tool::on(&redis, &["job"]);
+    holder.wait_for_out("held");
+    let mut waiter = Tool::on(&redis, &["job"]);
+    waiter.wait_for_err("waiting");
+    waiter.signal(Signal::WINCH);
+    assert!(!wait_until(ms(200), || waiter.has_ended()), "{}", waiter.err());
+    waiter.signal(Signal::QUIT);
+    assert_eq!(waiter.end().code, 128 + 3);
+    holder.signal(Signal::QUIT);
+    let ended = holder.end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_clean(&redis);
+}
+
+/// The first process of a container is the parent of every orphan. So is what replaces a shell of
+/// the shell's children.
+#[cfg(target_os = "linux")]
+#[test]
+fn children_of_others_are_reaped() {
+    let redis = Redis::start();
+    let scratch = Scratch::new();
+    let (ready, go) = (scratch.path("ready"), scratch.path("go"));
+    let script = format!("echo > {ready}; until [ -e {go} ]; do sleep 0.01; done; exit 7");
+    let line = r#"for i in 1 2 3 4 5; do sleep 0.0$i & done; exec "$0" --backend "$1" job -- sh -c "$2""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", line, PROGRAM, &redis.url(), &script]);
+    let tool = Tool::spawn(command);
+    scratch.line("ready");
+    let children = || {
+        let pid = tool.pid().as_raw_pid();
+        let lists = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let lists = lists.map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+        lists.collect::<String>().split_whitespace().count()
+    };
+    assert!(wait_until(LONG, || children() == 1), "{} children are left", children());
+    std::fs::write(go, "").unwrap();
+    assert_eq!(tool.end().code, 7);
+    assert_clean(&redis);
 }
 
 #[test]

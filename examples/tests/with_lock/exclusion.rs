@@ -39,6 +39,22 @@ fn processes_never_overlap_on_any_runtime() {
     assert_clean(&redis);
 }
 
+/// Also while others are refused all the time.
+#[test]
+fn lock_of_dead_holder_ends_while_others_try() {
+    let redis = Redis::start();
+    let holder = Tool::on(&redis, &["--ttl", "1s", "job"]);
+    holder.wait_for_out("held");
+    holder.signal(Signal::KILL);
+    let free = || match run(&redis, &["--ttl", "1s", "--wait", "0", "job", "--", "true"]).code {
+        0 => true,
+        75 => false,
+        code => panic!("{code}"),
+    };
+    assert!(wait_until(LONG, free));
+    assert_clean(&redis);
+}
+
 #[test]
 fn sigkill_kills_command_and_lock_ends_with_ttl() {
     let redis = Redis::start();

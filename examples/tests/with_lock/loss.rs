@@ -3,10 +3,10 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use lock_testkit::{Redis, Server, Stopwatch, wait_until};
+use lock_testkit::{Proxy, Redis, Server, Stopwatch, Tamper, wait_until};
 use rustix::process::Signal;
 
-use crate::harness::{LONG, RUNTIMES, Scratch, Tool, is_alive, ms, runtime};
+use crate::harness::{LONG, RUNTIMES, Scratch, Tool, assert_clean, is_alive, ms, runtime};
 
 /// A script that records SIGTERM and keeps running.
 pub(crate) fn ignores_sigterm(scratch: &Scratch) -> String {
@@ -278,5 +278,30 @@ fn unconfirmed_release_is_reported() {
             let line = format!("with-lock: {name}: the release is unconfirmed; the lock ends with its TTL\n");
             assert!(ended.err.ends_with(&line), "{ended:?}");
         }
+    }
+}
+
+/// What a proxy does that closes a connection at a command: Redis does so at one of HTTP.
+fn closing_at(command: &[u8], bytes: &[u8]) -> Vec<u8> {
+    let found = bytes.windows(command.len()).any(|part| part == command);
+    if found { b"POST /\r\n".to_vec() } else { bytes.to_vec() }
+}
+
+/// Regression: each connection asked for it first and was closed, until the lock was lost.
+#[test]
+fn lock_is_kept_behind_proxy_that_closes_at_commands_that_are_not_needed() {
+    // P8
+    let redis = Redis::start();
+    let cases: [(Tamper, _); 2] = [
+        (|bytes| closing_at(b"$4\r\nINFO\r\n", bytes), ""),
+        (|bytes| closing_at(b"$6\r\nCLIENT\r\n", bytes), "?client_name=app"),
+    ];
+    for (tamper, query) in cases {
+        let proxy = Proxy::tampering(redis.address(), tamper);
+        let url = format!("redis://{}{query}", proxy.address());
+        let ended = Tool::start(&["--backend", &url, "--ttl", "3s", "job", "--", "sleep", "5"]).end();
+        assert_eq!(ended.code, 0, "{ended:?}");
+        assert_eq!(proxy.tampered(), 2, "{ended:?}");
+        assert_clean(&redis);
     }
 }

@@ -7,6 +7,8 @@ mod exclusion;
 mod harness;
 #[path = "../kit/mod.rs"]
 mod kit;
+#[cfg(target_os = "linux")]
+mod limits;
 mod loss;
 mod queues;
 mod quorum;

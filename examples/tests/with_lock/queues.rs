@@ -46,7 +46,7 @@ on_both! {
     loss_found_only_at_release_is_reported;
     killing: holder_and_waiter_survive_server_restart server_outage_terminates_at_grace_and_kills_at_expiry
     busy_and_unreachable_have_distinct_exit_codes unlimited_wait_continues_until_server_starts
-    unconfirmed_end_of_wait_is_reported
+    unconfirmed_end_of_wait_is_reported hung_server_is_logged_with_its_fault
 }
 
 fn on(server: &Server, args: &[&str]) -> Tool {
@@ -99,6 +99,26 @@ fn sigkill_kills_command_and_lock_ends_with_session(server: &Server) {
     let ended = next.end();
     assert_eq!(ended.code, 0, "{ended:?}");
     assert_clean(server);
+}
+
+/// Regression: only the risk was logged, without a reason.
+fn hung_server_is_logged_with_its_fault(server: Server) {
+    let tools = ["at risk", "released"].map(|name| {
+        let tool = on(&server, &["--ttl", "6s", name]);
+        tool.wait_for_out("held");
+        tool
+    });
+    server.pause();
+    let [at_risk, released] = tools;
+    let ended = released.terminate();
+    assert!(ended.err.contains("WARN: the release is unconfirmed"), "{ended:?}");
+    at_risk.wait_for_err("lock at risk");
+    let ended = at_risk.end();
+    assert_eq!(ended.code, 76, "{ended:?}");
+    let line = |words: &[&str]| ended.err.lines().any(|line| words.iter().all(|words| line.contains(words)));
+    assert!(line(&["WARN: connection lost", "did not answer in time"]), "{ended:?}");
+    assert!(line(&["WARN: lock at risk", "failures=", "did not answer in time"]), "{ended:?}");
+    server.resume();
 }
 
 fn terminated_waiter_leaves_nothing_behind(server: &Server) {

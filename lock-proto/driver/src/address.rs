@@ -20,6 +20,9 @@ use lock_proto::Instant;
 use lock_proto::Target;
 use lock_proto::{ConnId, NodeId};
 
+/// Reasons of failed attempts that are remembered for the log.
+const REASONS: usize = 8;
+
 /// Where a [`Host`](super::Host) connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -67,8 +70,8 @@ pub(super) struct Route<R> {
     last: Vec<Address>,
     /// The address of the command connection (on etcd, of the only one).
     pub(super) current: Option<Address>,
-    /// Why the last attempt to connect failed.
-    failure: Option<Cause>,
+    /// Why attempts to connect have failed since the last success: the newest reasons.
+    failures: VecDeque<Cause>,
     #[cfg(feature = "tls")]
     pub(super) connector: Option<Connector>,
     /// Unfinished reads of the connector's files.
@@ -170,7 +173,7 @@ impl<R> Route<R> {
             resolving: None,
             last: Vec::new(),
             current: None,
-            failure: None,
+            failures: VecDeque::new(),
             #[cfg(feature = "tls")]
             connector: None,
             #[cfg(feature = "tls")]
@@ -208,19 +211,22 @@ impl<R> Route<R> {
 
     /// A connection works: the next failure is a warning again.
     pub(super) fn succeeded(&mut self) {
-        self.failure = None;
+        self.failures.clear();
     }
 
     /// Logs the end of a connection, or of the attempt to open it. The second and later attempts
-    /// that fail for the same reason are logged at level debug. `was_up`: the server has shown
+    /// that fail for the same reason are logged at level debug, also if reasons alternate. `was_up`: the server has shown
     /// that it works. `error` says more than `fault`.
     pub(super) fn log_end(&mut self, conn: ConnId, was_up: bool, fault: Cause, error: Option<&OpenError>) {
         let (server, error) = (&self.target, error.map(tracing::field::display));
         if was_up {
             tracing::warn!(%conn, %server, %fault, "connection lost");
-        } else if self.failure.as_ref() != Some(&fault) {
+        } else if !self.failures.contains(&fault) {
             tracing::warn!(%conn, %server, %fault, error, "cannot connect, retrying");
-            self.failure = Some(fault);
+            if self.failures.len() >= REASONS {
+                self.failures.pop_front();
+            }
+            self.failures.push_back(fault);
         } else {
             tracing::debug!(%conn, %server, %fault, error, "still cannot connect");
         }

@@ -108,6 +108,12 @@ fn block_within<F: Future>(shared: &Shared, limit: Duration, future: F) -> Optio
 /// adapters and [`connect_on_thread`](super::connect_on_thread) give it. Do not call them in async
 /// code: a runtime whose thread is blocked runs nothing else. If the driver is a task of that
 /// runtime, they may never return, and all locks of the client are lost.
+///
+/// # Panics
+///
+/// A client of `lock-tokio` panics in these methods if the calling thread runs async tasks of tokio,
+/// as tokio's own blocking methods do. Await the method without the suffix, or call these in
+/// `spawn_blocking` or `block_in_place`. Other runtimes cannot tell.
 impl Client {
     /// [`ping`](Self::ping), blocking.
     ///
@@ -115,12 +121,14 @@ impl Client {
     ///
     /// As [`ping`](Self::ping).
     pub fn ping_blocking(&self) -> Result<(), AcquireError> {
+        self.owner.shared.assert_may_block();
         block_on(self.ping())
     }
 
     /// [`shutdown`](Self::shutdown), blocking. The calls that other threads block in end with an
     /// error.
     pub fn shutdown_blocking(&self, within: Duration) -> Shutdown {
+        self.owner.shared.assert_may_block();
         block_on(self.shutdown(within))
     }
 }
@@ -132,6 +140,7 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn acquire_blocking(&self) -> Result<Guard, AcquireError> {
+        self.owner.shared.assert_may_block();
         block_on(self.acquire())
     }
 
@@ -141,6 +150,7 @@ impl Lock {
     ///
     /// As [`try_acquire`](Self::try_acquire).
     pub fn try_acquire_blocking(&self) -> Result<Guard, AcquireError> {
+        self.owner.shared.assert_may_block();
         block_on(self.try_acquire())
     }
 }
@@ -153,6 +163,7 @@ impl Acquiring {
     ///
     /// As [`Lock::acquire`].
     pub fn acquire_blocking(self) -> Result<Guard, AcquireError> {
+        self.lock.owner.shared.assert_may_block();
         block_on(self)
     }
 }
@@ -164,6 +175,7 @@ impl Guard {
     /// For work on another thread than the one that waits, see [`observer`](Self::observer).
     #[must_use]
     pub fn lost_within(&self, limit: Duration) -> Option<Loss> {
+        self.hold.owner.shared.assert_may_block();
         block_within(&self.hold.owner.shared, limit, self.lost())
     }
 
@@ -173,12 +185,14 @@ impl Guard {
     ///
     /// As [`extend`](Self::extend).
     pub fn extend_blocking(&self) -> Result<(), ExtendError> {
+        self.hold.owner.shared.assert_may_block();
         block_on(self.extend())
     }
 
     /// [`release`](Self::release), blocking until its outcome is known, or `release_within` of the
     /// configuration has passed, which is 2 seconds by default.
     pub fn release_blocking(self) -> Release {
+        self.hold.owner.shared.assert_may_block();
         block_on(self.release())
     }
 }
@@ -187,6 +201,7 @@ impl Observer {
     /// [`lost`](Self::lost), blocking.
     #[must_use]
     pub fn lost_blocking(&self) -> Option<Loss> {
+        self.shared.assert_may_block();
         block_on(self.lost())
     }
 
@@ -194,6 +209,7 @@ impl Observer {
     /// [`at_risk`](Self::at_risk). Returns false if neither was the case within `limit`.
     #[must_use]
     pub fn at_risk_within(&self, limit: Duration) -> bool {
+        self.shared.assert_may_block();
         block_within(&self.shared, limit, self.at_risk()).is_some()
     }
 }
@@ -206,6 +222,7 @@ impl Election {
     ///
     /// As [`campaign`](Self::campaign).
     pub fn campaign_blocking(&self, value: impl Into<Bytes>) -> Result<Leadership, AcquireError> {
+        self.lock.owner.shared.assert_may_block();
         block_on(self.campaign(value))
     }
 
@@ -215,6 +232,7 @@ impl Election {
     ///
     /// As [`leader`](Self::leader).
     pub fn leader_blocking(&self) -> Result<Option<Leader>, AcquireError> {
+        self.lock.owner.shared.assert_may_block();
         block_on(self.leader())
     }
 }
@@ -227,6 +245,7 @@ impl Campaigning {
     ///
     /// As [`Election::campaign`].
     pub fn campaign_blocking(self) -> Result<Leadership, AcquireError> {
+        self.0.lock.owner.shared.assert_may_block();
         block_on(self)
     }
 }
@@ -238,11 +257,13 @@ impl Leadership {
     ///
     /// As [`proclaim`](Self::proclaim).
     pub fn proclaim_blocking(&mut self, value: impl Into<Bytes>) -> Result<i64, ProclaimError> {
+        self.guard.hold.owner.shared.assert_may_block();
         block_on(self.proclaim(value))
     }
 
     /// [`resign`](Self::resign), blocking until its outcome is known.
     pub fn resign_blocking(self) -> Release {
+        self.guard.hold.owner.shared.assert_may_block();
         block_on(self.resign())
     }
 }
@@ -251,6 +272,7 @@ impl Observation {
     /// [`next`](Self::next), blocking.
     #[must_use]
     pub fn next_blocking(&mut self) -> Option<ElectionEvent> {
+        self.owner.shared.assert_may_block();
         block_on(self.next())
     }
 }

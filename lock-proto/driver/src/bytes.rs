@@ -54,7 +54,7 @@ pub(super) fn start<H: Host, C: ByteClient + Send + 'static>(
     let targets = (0..).map_while(|index| client.target(NodeId::new(index)));
     let routes = Routes::new(targets, &settings, false)?;
     let engine = ByteEngine { client, duties: Vec::new(), wrong_servers: Vec::new(), open: Vec::new() };
-    let shared = Shared::new(id, servers, host.clock(), engine);
+    let shared = Shared::new(id, servers, &host, engine);
     let sockets = Sockets {
         alone_at_once,
         routes,

@@ -35,7 +35,7 @@ impl Client {
 #[derive(Clone)]
 #[must_use = "an election does nothing until one of its methods is awaited"]
 pub struct Election {
-    lock: Lock,
+    pub(super) lock: Lock,
 }
 
 impl Election {
@@ -160,7 +160,7 @@ impl fmt::Debug for Election {
 
 /// The future of [`Election::campaign`]. Dropping it withdraws the candidacy.
 #[must_use = "futures do nothing unless polled"]
-pub struct Campaigning(Acquiring);
+pub struct Campaigning(pub(super) Acquiring);
 
 impl Campaigning {
     /// Why the candidate is still waiting, if known.

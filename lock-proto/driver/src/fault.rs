@@ -16,8 +16,37 @@ pub(super) enum OpenError {
     Connect(#[from] io::Error),
 }
 
+/// The system gave no thread for a call that blocks.
+#[derive(Debug, thiserror::Error)]
+#[error("no thread for it: {0}")]
+pub(super) struct NoThread(#[source] io::Error);
+
+impl NoThread {
+    pub(super) fn wrap(error: io::Error) -> io::Error {
+        io::Error::new(error.kind(), Self(error))
+    }
+}
+
+/// Returns true if this process, or the system, has no thread or no descriptor left.
+// D8
+fn lacks_resources(error: &io::Error) -> bool {
+    /// ENFILE and EMFILE, on every unix.
+    const TOO_MANY_FILES: [i32; 2] = [23, 24];
+    /// WSAEMFILE.
+    const TOO_MANY_SOCKETS: i32 = 10_024;
+    error.get_ref().is_some_and(|error| error.is::<NoThread>())
+        || error.raw_os_error().is_some_and(|code| match cfg!(windows) {
+            true => code == TOO_MANY_SOCKETS,
+            false => TOO_MANY_FILES.contains(&code),
+        })
+}
+
 /// Converts the error of an attempt to connect.
 pub(super) fn of_connecting(error: &OpenError) -> Fault {
+    let (OpenError::Resolve(cause) | OpenError::Connect(cause)) = error;
+    if lacks_resources(cause) {
+        return Fault::NoResources;
+    }
     let OpenError::Connect(error) = error else { return Fault::Unresolved };
     let fault = of_stream(error, true);
     if !matches!(fault, Fault::Transport | Fault::Closed | Fault::ClosedEarly) {
@@ -59,6 +88,26 @@ mod tests {
     use alloc::string::ToString as _;
 
     use super::*;
+
+    /// Also while a name is resolved, and an error of the call itself is no such case.
+    #[test]
+    fn lack_of_threads_and_descriptors_is_a_fault_of_its_own() {
+        // D8
+        let again = || io::Error::from(ErrorKind::WouldBlock);
+        for (error, expected) in [
+            (OpenError::Resolve(NoThread::wrap(again())), Fault::NoResources),
+            (OpenError::Connect(NoThread::wrap(again())), Fault::NoResources),
+            (OpenError::Resolve(again()), Fault::Unresolved),
+        ] {
+            assert_eq!(of_connecting(&error), expected, "{error:?}");
+        }
+        #[cfg(unix)]
+        for code in [23, 24] {
+            for error in [OpenError::Resolve, OpenError::Connect] {
+                assert_eq!(of_connecting(&error(io::Error::from_raw_os_error(code))), Fault::NoResources, "{code}");
+            }
+        }
+    }
 
     #[test]
     fn io_errors_map_to_faults() {

@@ -50,6 +50,9 @@ pub trait Host: 'static {
     /// attempt to connect, so that it follows a failover. If an attempt ends first, the next one
     /// continues to poll this future. All addresses must lead to one server. Called only while the
     /// driver is polled, and not for IP addresses or unix sockets.
+    ///
+    /// A lookup that blocks belongs on a thread: [`call_on_thread`](super::call_on_thread). A panic
+    /// would end the driver, and all locks with it.
     fn resolve(&self, host: &str, port: u16) -> Self::Resolve;
 
     /// Connects to one address. Sets `TCP_NODELAY`. Needs no timeout: the driver tries the next
@@ -64,9 +67,18 @@ pub trait Host: 'static {
     /// compares the clock. Called while the driver is polled.
     fn sleep(&self, time: Duration) -> Self::Sleep;
 
+    /// Panics if the calling thread runs async tasks, which it must not block. Called by the methods
+    /// of the handles that block (`_blocking`, `_within`), on any thread. The default does nothing,
+    /// for a runtime that cannot tell.
+    fn assert_may_block()
+    where
+        Self: Sized,
+    {
+    }
+
     /// Reads a file, for certificates and passwords in files. The default blocks the task; a
-    /// runtime with a thread pool for blocking work overrides it, and calls
-    /// [`read_file`](super::read_file) there, which refuses large files and pipes. If an attempt to
+    /// runtime that can have threads overrides it, and calls [`read_file`](super::read_file), which
+    /// refuses large files and pipes, with [`call_on_thread`](super::call_on_thread). If an attempt to
     /// connect ends first, the next one continues to poll this future, so a file system that hangs
     /// occupies one thread.
     fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {

@@ -121,6 +121,6 @@ pub use outcome::Shutdown;
 pub use query::Observation;
 pub use resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use settings::Settings;
-pub use thread::connect_on_thread;
+pub use thread::{call_on_thread, connect_on_thread, start_or_error};
 #[cfg(feature = "zookeeper")]
 pub use zookeeper::{OwnerNodeError, OwnerNodeExt};

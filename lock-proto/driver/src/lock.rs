@@ -130,7 +130,7 @@ impl fmt::Debug for Lock {
 /// polling it, and acquires nothing more.
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquiring {
-    lock: Lock,
+    pub(super) lock: Lock,
     /// The value that a candidate proclaims.
     pub(super) value: Option<bytes::Bytes>,
     /// The first poll, from which the wait counts.

@@ -55,7 +55,7 @@ fn notify(slot: &Slot<ElectionEvent>, event: ElectionEvent, forked: bool, batch:
 /// Observation of an election. Ends when dropped.
 #[must_use = "an observation does nothing unless `next` is awaited"]
 pub struct Observation {
-    owner: Arc<Owner>,
+    pub(super) owner: Arc<Owner>,
     query: QueryId,
     slot: Arc<Slot<ElectionEvent>>,
 }

@@ -19,16 +19,17 @@ use super::acquire_error::{AcquireError, AcquireErrorKind, Servers, describe_fai
 use super::credentials::UnreadFile;
 use super::engine::{Engine, Notification};
 use super::foreign::{foreign, foreign_for_each};
+use super::host::Host;
 use super::name::Name;
 use super::outcome::Shutdown;
 use super::ping::Pings;
 use super::query::Queries;
 use super::slot::Slot;
 use super::ticket::{Extension, HoldState, Ticket, locked, locked_if_possible};
-use crate::clock::Clock;
+use crate::clock::Clock as _;
 use lock_proto::Instant;
 use lock_proto::Misuse;
-use lock_proto::{Answer, Blocked, Event, Failure, Loss};
+use lock_proto::{Answer, Blocked, Event, Failure, Loss, Release};
 use lock_proto::{ClientId, LockId};
 
 /// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so their types
@@ -44,6 +45,8 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
     pub(super) servers: Servers,
     pub(super) unread_file: UnreadFile,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
+    /// [`Host::assert_may_block`](super::host::Host::assert_may_block).
+    may_block: fn(),
     /// The driver has ended.
     pub(super) stopped: event_listener::Event,
     /// It was dropped, and nobody had shut the client down.
@@ -150,6 +153,11 @@ impl Batch {
         self.notes.push_back((Arc::clone(ticket), note));
     }
 
+    /// Returns true if the last note says that this release is unconfirmed, with the reasons.
+    fn says_not_released(&self, ticket: &Arc<Ticket>) -> bool {
+        matches!(self.notes.back(), Some((own, Note::NotReleased { .. })) if Arc::ptr_eq(own, ticket))
+    }
+
     /// Runs everything. Must be called without any mutex held.
     pub(super) fn run(&mut self) {
         self.run_some(usize::MAX);
@@ -191,7 +199,8 @@ impl Batch {
 }
 
 impl<E: Engine> Shared<E> {
-    pub(super) fn new(id: ClientId, servers: Servers, clock: impl Clock, engine: E) -> Arc<Self> {
+    pub(super) fn new<H: Host>(id: ClientId, servers: Servers, host: &H, engine: E) -> Arc<Self> {
+        let clock = host.clock();
         let core = Core {
             tickets: Vec::new(),
             queries: Queries::default(),
@@ -217,6 +226,7 @@ impl<E: Engine> Shared<E> {
             servers,
             unread_file: UnreadFile::default(),
             clock: Box::new(move || clock.now()),
+            may_block: H::assert_may_block,
             stopped: event_listener::Event::new(),
             abandoned: AtomicBool::new(false),
             core: Mutex::new(core),
@@ -227,6 +237,11 @@ impl<E: Engine> Shared<E> {
 impl<E: Engine + ?Sized> Shared<E> {
     pub(super) fn now(&self) -> Instant {
         (self.clock)()
+    }
+
+    /// Panics if this thread runs async tasks and the host can tell.
+    pub(super) fn assert_may_block(&self) {
+        (self.may_block)();
     }
 
     pub(super) fn error(&self, kind: AcquireErrorKind, what: &'static str, name: &Arc<[u8]>) -> AcquireError {
@@ -371,6 +386,10 @@ impl<E: Engine + ?Sized> Core<E> {
         let failures = |answers: &[Answer]| {
             if Level::WARN <= LevelFilter::current() { describe_failures(&self.servers, answers) } else { None }
         };
+        // What the whole client has met lately: the store does not say it of each lock.
+        let machine = self.engine.machine();
+        let recent = machine.last_failure().filter(|(at, _)| now.since(*at) <= machine.default_ttl());
+        let recent = recent.map(|(_, answer)| core::slice::from_ref(answer)).unwrap_or_default();
         let note = match &event {
             Event::Granted(grant) if (grant.fence_ahead_ms > 0) != self.fence_ahead => {
                 // Logged once, and not with every grant until the clock has caught up.
@@ -383,9 +402,13 @@ impl<E: Engine + ?Sized> Core<E> {
             Event::AtRisk { valid_until } => {
                 // Whole milliseconds are easier to read.
                 let remaining = Duration::from_millis(valid_until.since(now).as_millis() as u64);
-                Some(Note::AtRisk { remaining, failures: failures(&self.engine.machine().answers(lock)) })
+                let answers = self.engine.machine().answers(lock);
+                Some(Note::AtRisk { remaining, failures: failures(&answers).or_else(|| failures(recent)) })
             }
             Event::NotReleased(report) => Some(Note::NotReleased { failures: failures(&report.nodes) }),
+            Event::Released(Release::Unknown) if !batch.says_not_released(ticket) => {
+                Some(Note::NotReleased { failures: failures(recent) })
+            }
             Event::Granted(_)
             | Event::Blocked(_)
             | Event::Withdrawn

@@ -70,11 +70,25 @@ pub struct Client<S: Store + Transport> {
     pub(crate) locks: Locks<S>,
     pub(crate) links: S::Links,
     pub(crate) out: VecDeque<S::HostOutput>,
+    /// The last failure of a request of any lock, of a store with one server or cluster.
+    last_failure: Option<(Instant, Answer)>,
 }
 
 impl<S: Store + Transport> Client<S> {
+    /// A request of any lock was answered.
+    pub(crate) fn answered(&mut self, now: Instant, answer: Answer) {
+        match answer {
+            Answer::Silent | Answer::Granted | Answer::Taken(_) => {}
+            Answer::Unreachable(_)
+            | Answer::Unknown(_)
+            | Answer::RecentlyRestarted
+            | Answer::UnstableIdentity
+            | Answer::Rejected(_) => self.last_failure = Some((now, answer)),
+        }
+    }
+
     pub(crate) const fn with(locks: Locks<S>, links: S::Links) -> Self {
-        Self { locks, links, out: VecDeque::new() }
+        Self { locks, links, out: VecDeque::new(), last_failure: None }
     }
 
     /// Returns the time of the last call. It never goes back.
@@ -198,6 +212,10 @@ impl<S: Store + Transport> Machine for Client<S> {
             return Some((self.now(), "output is queued"));
         }
         [self.locks.next_deadline_reason(), S::links_deadline(&self.links)].into_iter().flatten().min()
+    }
+
+    fn last_failure(&self) -> Option<&(Instant, Answer)> {
+        self.last_failure.as_ref()
     }
 
     fn holds_any(&self) -> bool {

@@ -161,6 +161,12 @@ pub trait Machine: LockClient {
         self.next_deadline().map(|at| (at, "a timer"))
     }
 
+    /// Returns the last failure of a request of any lock, and its time, for the log: why a lock is at
+    /// risk, or a release unconfirmed. `None` of a store that reports both for each server.
+    fn last_failure(&self) -> Option<&(Instant, Answer)> {
+        None
+    }
+
     /// Returns true if any lock is held. The driver then wakes up about every second: a suspend may
     /// delay its timer, and the holders must be notified.
     fn holds_any(&self) -> bool;

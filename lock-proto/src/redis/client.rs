@@ -194,6 +194,7 @@ impl Client {
                         {
                             link.server_info_requested = true;
                             link.commands.request_server_info(now);
+                            link.changed = true;
                         }
                         link.commands.send(now, call, request);
                     }

@@ -118,6 +118,11 @@ fn spans_slots(text: &str) -> bool {
         || text.contains("lua script for redis cluster")
 }
 
+/// Returns true if the server takes no more connections. It closes this one.
+pub(super) fn is_full(text: &str) -> bool {
+    text.starts_with("ERR max number of clients")
+}
+
 /// Returns true if the connection is not, or no longer, logged in. Then a server refuses long
 /// commands before reading them.
 pub(crate) fn asks_for_login(text: &str) -> bool {

@@ -153,7 +153,9 @@ impl Client {
                         // It has ended, or is opened after a pause.
                         let ended = self.locks.ctx.env.is_lost(request.session);
                         let fault = if ended { Fault::NotNeeded } else { Fault::Transport };
-                        self.locks.handle_reply(now, call, &Reply::NotSent(fault.into()));
+                        let reply = Reply::NotSent(fault.into());
+                        self.answered(now, reply.answer());
+                        self.locks.handle_reply(now, call, &reply);
                     }
                 }
                 LocksOutput::Store(SessionOutput::Quiet { session }) => {
@@ -192,7 +194,10 @@ impl Client {
                     }
                     self.locks.handle_session(now, session, &report);
                 }
-                PipeOutput::Reply { call, reply } => self.locks.handle_reply(now, call, &reply),
+                PipeOutput::Reply { call, reply } => {
+                    self.answered(now, reply.answer());
+                    self.locks.handle_reply(now, call, &reply);
+                }
                 PipeOutput::Event(event) => self.locks.handle_event(now, session, &event),
             }
         }

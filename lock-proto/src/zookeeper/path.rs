@@ -96,10 +96,13 @@ impl Queue {
         let text = |bytes| core::str::from_utf8(bytes).map_err(|_| Invalid::Path);
         let name = format!("{}{}", text(prefix)?, text(name)?);
         let name = name.strip_prefix('/').unwrap_or(&name);
-        if !is_path(name) {
+        let path = format!("{chroot}/{name}");
+        // The quotas and the configuration of the server are there.
+        let is_own = path.strip_prefix("/zookeeper").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if is_own || !is_path(name) {
             return Err(Invalid::Path.into());
         }
-        Ok(Self { path: format!("{chroot}/{name}").into(), kind })
+        Ok(Self { path: path.into(), kind })
     }
 
     /// Returns what is before and behind the UUID in the names of nodes of ours.
@@ -243,6 +246,24 @@ mod tests {
         assert_eq!(&*queue.child("x"), "/app/locks/a/x");
         assert_eq!(queue.name_of("/app/locks/a/x"), Some("x"));
         assert_eq!([queue.name_of("/app/locks/a/x/y"), queue.name_of("/app/locks/ab/x")], [None, None]);
+    }
+
+    /// Regression: lock nodes were made in the quotas of the server.
+    #[test]
+    fn tree_of_the_server_is_refused() {
+        let path = |chroot, name: &[u8]| Queue::new(chroot, b"", name, CURATOR).map(|queue| queue.path.to_string());
+        for (chroot, name) in [
+            ("", &b"zookeeper"[..]),
+            ("", b"/zookeeper"),
+            ("", b"zookeeper/quota"),
+            ("", b"zookeeper/config/a"),
+            ("/zookeeper", b"quota"),
+            ("/zookeeper/quota", b"a"),
+        ] {
+            assert_eq!(path(chroot, name), Err(Invalid::Path.into()), "{chroot} {}", name.escape_ascii());
+        }
+        assert_eq!(path("", b"zookeepers"), Ok("/zookeepers".into()));
+        assert_eq!(path("/app", b"zookeeper/quota"), Ok("/app/zookeeper/quota".into()));
     }
 
     #[test]

@@ -29,6 +29,30 @@ fn login_and_permission_errors_exit_with_77() {
     assert_clean(&etcd);
 }
 
+/// Regression: the release was unconfirmed without a reason.
+#[test]
+fn servers_words_are_shown_when_the_release_is_refused() {
+    let etcd = Etcd::builder().user("worker", "secret", Some("lock/")).start();
+    let tool = Tool::start(&["--backend", &etcd.url_with("worker", "secret"), "--ttl", "6s", "lock/a"]);
+    tool.wait_for_out("held");
+    etcd.etcdctl(&["user", "revoke-role", "worker", "worker"]);
+    let ended = tool.terminate();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let says = |line: &str| line.contains("WARN: the release is unconfirmed") && line.contains("permission denied");
+    assert!(ended.err.lines().any(says), "{ended:?}");
+}
+
+/// They are for HTTP, and a lock must not depend on one.
+#[test]
+fn proxies_of_the_environment_are_ignored() {
+    let etcd = Etcd::start();
+    let proxies = ["http_proxy", "https_proxy", "HTTPS_PROXY", "ALL_PROXY"].map(|name| (name, "http://127.0.0.1:1"));
+    let args = ["--backend", &etcd.url(), "--wait", "10s", "job", "--", "true"];
+    let ended = Tool::start_with(&args, &proxies).end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_clean(&etcd);
+}
+
 #[test]
 fn foreign_key_in_queue_exits_with_65() {
     let etcd = Etcd::start();

@@ -32,7 +32,7 @@ pub(super) fn start<H: Host>(
     let servers = [cluster_name("etcd", "etcds", endpoints.iter().map(|endpoint| &endpoint.target))].into();
     let routes = Routes::new(endpoints.iter().map(|endpoint| &endpoint.target), &settings, true)?;
     let pings = client.config().pings();
-    let shared = Shared::new(id, servers, host.clock(), Etcd { client, commands: Vec::new() });
+    let shared = Shared::new(id, servers, &host, Etcd { client, commands: Vec::new() });
     let connections = Connections {
         pings,
         routes,
@@ -131,10 +131,14 @@ impl<H: Host> Links<H> for Connections<H> {
                 }
                 Output::Credentials { .. } => {}
                 Output::Disconnect { conn } => {
+                    let why = shared.drive(batch, |core, _| core.engine.client.why_dropped(conn).cloned());
                     self.credentials.cancel(conn);
                     let own = self.open.iter_mut().find(|(id, _)| *id == conn);
                     if let (Some((_, connection)), Some(route)) = (own, self.routes.get_mut(conn.node())) {
                         connection.give_up(route);
+                        if let Some(why) = why {
+                            route.log_end(conn, connection.was_up(), why, None);
+                        }
                     }
                     self.open.retain(|(id, _)| *id != conn);
                     tracing::debug!(%conn, "connection closed");

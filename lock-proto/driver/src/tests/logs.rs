@@ -96,6 +96,7 @@ fn server_that_does_not_work_is_one_warning_with_reason() {
         (Answers::HangsUp, "does it expect TLS?"),
         (Answers::Nothing, "did not answer in time"),
         (Answers::Refuses, "refused the connection"),
+        (Answers::IsFull, "max number of clients reached"),
     ] {
         let world = World::new();
         leads_to(&world, answers);

@@ -18,6 +18,48 @@ fn missing_thread_is_an_error_with_its_cause() {
 }
 
 #[test]
+fn call_without_thread_fails_at_once() {
+    // D8
+    let builder = Builder::new().stack_size(usize::MAX / 4);
+    let mut call = thread::call_on(builder, || Ok(()));
+    let Poll::Ready(Err(error)) = poll(&mut call) else { panic!("it waits, or was called") };
+    assert!(error.to_string().starts_with("no thread for it: "), "{error}");
+}
+
+#[test]
+fn call_on_thread_gives_value_error_or_panic() {
+    // D8
+    type Call = fn() -> io::Result<u8>;
+    let calls: [(Call, _); 3] = [
+        (|| Ok(7), Ok(7)),
+        (|| Err(io::Error::other("no such name")), Err("no such name")),
+        (|| panic!("expected by the test"), Err("the call panicked")),
+    ];
+    for (call, expected) in calls {
+        let mut calling = call_on_thread(call);
+        let mut result = None;
+        let done = || {
+            if let Poll::Ready(value) = poll(&mut calling) {
+                result = Some(value.map_err(|error| error.to_string()));
+            }
+            result.is_some()
+        };
+        assert!(lock_testkit::wait_until(lock_testkit::TIMEOUT, done));
+        assert_eq!(result.unwrap().as_ref().map_err(|text| &**text), expected.as_ref().map_err(|text| *text));
+    }
+}
+
+#[test]
+fn panic_of_runtime_at_its_start_is_an_error() {
+    // D8
+    let failed = start_or_error(|| panic!("expected by the {}", "test"));
+    assert_eq!(failed.map_err(|error| error.to_string()), Err::<(), _>("expected by the test".into()));
+    let failed = start_or_error(|| panic!("expected"));
+    assert_eq!(failed.map_err(|error| error.to_string()), Err::<(), _>("expected".into()));
+    assert_eq!(start_or_error(|| 7).unwrap(), 7);
+}
+
+#[test]
 fn thread_ends_with_last_handle() {
     // D6
     let ended = Arc::new(AtomicBool::new(false));

@@ -77,6 +77,8 @@ pub(super) enum Answers {
     HangsUp,
     /// It accepts, answers with HTTP/1, and closes the connection.
     SpeaksHttp,
+    /// It accepts, says that it has too many clients, and closes the connection.
+    IsFull,
 }
 
 /// The nth address of the server.
@@ -339,7 +341,7 @@ impl Host for World {
                 inner.addresses.iter().find(of).map_or(Answers::Refuses, |(_, answers)| *answers)
             });
             match answers {
-                Answers::Accepts | Answers::Silence | Answers::HangsUp | Answers::SpeaksHttp => {}
+                Answers::Accepts | Answers::Silence | Answers::HangsUp | Answers::SpeaksHttp | Answers::IsFull => {}
                 Answers::AcceptsAfter(time) => world.sleep(time).await,
                 Answers::Refuses => return Err(io::ErrorKind::ConnectionRefused.into()),
                 Answers::Nothing => core::future::pending().await,
@@ -351,13 +353,20 @@ impl Host for World {
                 }
                 inner.serial += 1;
                 inner.node.handle_connected(now, inner.serial);
-                let [silence, hangs_up, http] =
-                    [Answers::Silence, Answers::HangsUp, Answers::SpeaksHttp].map(|answer| answers == answer);
-                let to_client = if http { b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec() } else { Vec::new() };
+                let closing = match answers {
+                    Answers::HangsUp => Some(""),
+                    Answers::SpeaksHttp => Some("HTTP/1.1 400 Bad Request\r\n\r\n"),
+                    Answers::IsFull => Some("-ERR max number of clients reached\r\n"),
+                    Answers::Accepts
+                    | Answers::AcceptsAfter(_)
+                    | Answers::Refuses
+                    | Answers::Nothing
+                    | Answers::Silence => None,
+                };
                 let wire = Wire {
-                    to_client,
-                    ignored: silence || hangs_up || http,
-                    closed: hangs_up || http,
+                    to_client: closing.unwrap_or_default().into(),
+                    ignored: closing.is_some() || answers == Answers::Silence,
+                    closed: closing.is_some(),
                     ..Wire::default()
                 };
                 inner.wires.insert(inner.serial, wire);

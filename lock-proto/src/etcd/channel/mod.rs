@@ -67,6 +67,8 @@ pub struct Channel {
     opened_at: Instant,
     /// Why the last connection failed. Cleared by the next successful login.
     last_error: Option<Cause>,
+    /// The last connection that was dropped because of a failure.
+    dropped: Option<(ConnId, Cause)>,
     silence: Silence,
     /// The channel's own request in flight.
     own: Option<(u64, Own)>,
@@ -135,6 +137,7 @@ impl Channel {
             backoff: Failures::default(),
             opened_at: Instant::ZERO,
             last_error: None,
+            dropped: None,
             silence: Silence::default(),
             own: None,
             idle_since: None,
@@ -489,6 +492,11 @@ impl Channel {
         self.now = self.now.max(now);
     }
 
+    /// Returns why this connection was dropped, unless it is no longer needed, for the host's log.
+    pub fn why_dropped(&self, conn: ConnId) -> Option<&Cause> {
+        self.dropped.as_ref().filter(|(own, _)| *own == conn).map(|(_, cause)| cause)
+    }
+
     fn is_needed(&self) -> bool {
         self.calls.any_waiting() || self.keep_alives.any_waiting() || self.watches.any()
     }
@@ -521,6 +529,7 @@ impl Channel {
 
     /// Drops the connection and moves on to the next endpoint.
     fn drop_connection(&mut self, cause: Cause) {
+        self.dropped = self.current().map(|conn| (conn, cause.clone()));
         self.disconnect();
         self.disconnected(cause);
     }

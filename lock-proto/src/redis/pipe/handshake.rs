@@ -2,12 +2,14 @@
 
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::frame::Answer;
-use super::{Pipe, PipeConfig};
+use super::wire::Job;
+use super::{Pipe, PipeConfig, PipeOutput};
 use crate::fault::{Breach, Fault};
-use crate::id::Role;
+use crate::id::{ConnId, Role};
 use crate::lock::{Cause, ErrorClass, ServerError};
 use crate::redis::server_error;
 use crate::redis::url::{Endpoint, Protocol};
@@ -51,10 +53,61 @@ impl Pipe {
     /// [`PipeConfig::server_info`], no request waits for the reply.
     pub fn request_server_info(&mut self, now: Instant) {
         self.clock(now);
-        if self.is_up() {
+        if self.is_up() && self.avoided.contains(Step::Info, self.now) {
+            let text = "the server, or a proxy before it, closes the connection at INFO".into();
+            let refused = ServerError { class: ErrorClass::Refused, text };
+            self.outputs.push_back(PipeOutput::Server(Err(refused)));
+        } else if self.is_up() {
             self.expect_replies();
             self.wire.login(Step::Info, &self.config.endpoint, self.renewal.login());
         }
+    }
+}
+
+/// How long a request is not made again at which the server has closed connections.
+const AVOIDED_FOR: Duration = Duration::from_secs(600);
+
+/// Requests that a connection can do without, and at which the server closes it: some proxies do so
+/// for commands that they do not know. After the second connection in a row that ends so, they are
+/// not made for a while, and count as refused.
+// P8
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Avoided {
+    /// The first request without a reply when the last connection ended. A server may end at any
+    /// request, so once is no proof.
+    suspect: Option<Step>,
+    /// The requests, until when.
+    steps: Vec<(Step, Instant)>,
+}
+
+impl Avoided {
+    pub(super) fn contains(&self, step: Step, now: Instant) -> bool {
+        self.steps.iter().any(|(own, until)| *own == step && *until > now)
+    }
+
+    /// The server has closed a connection, at this request or not.
+    fn closed_at(&mut self, step: Option<Step>, now: Instant) {
+        self.steps.retain(|(_, until)| *until > now);
+        if let Some(step) = step.filter(|step| self.suspect == Some(*step)) {
+            self.steps.push((step, now + AVOIDED_FOR));
+        }
+        self.suspect = step;
+    }
+}
+
+impl Pipe {
+    /// The connection has ended, or could not be opened.
+    pub fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
+        self.clock(now);
+        if self.current() != Some(conn) {
+            return;
+        }
+        if matches!(why, Fault::Closed | Fault::ClosedEarly | Fault::Reset) {
+            let first = self.wire.first().map(|sent| &sent.pending.job);
+            let step = first.and_then(|job| if let Job::Login(step) = job { Some(*step) } else { None });
+            self.avoided.closed_at(step.filter(|step| step.is_optional(&self.config)), self.now);
+        }
+        self.fail(why.into(), false);
     }
 }
 
@@ -71,6 +124,17 @@ pub(super) enum Step {
 }
 
 impl Step {
+    /// Returns true if the connection can be used without it.
+    const fn is_optional(self, config: &PipeConfig) -> bool {
+        match self {
+            Self::Hello | Self::Auth | Self::Select => false,
+            Self::SetName | Self::ClientId => true,
+            // A quorum does not count a node without it.
+            // Q6
+            Self::Info => !config.server_info,
+        }
+    }
+
     /// Returns the handshake commands of this connection, in order.
     pub(super) fn of(config: &PipeConfig, login: &Login) -> impl Iterator<Item = Self> + use<> {
         let at = &config.endpoint;

@@ -20,12 +20,12 @@ pub use frame::Limits;
 pub use handshake::{Hello, ServerInfo};
 
 use self::frame::Answer;
-use self::handshake::Step;
+use self::handshake::{Avoided, Step};
 use self::resp_fast_path::parse_common_reply;
 use self::wire::{Job, Pending, Wire, breach};
 use super::batch;
 use super::request::{Identity, Key, Reply, Request, Value};
-use super::server_error::{asks_for_login, refuses_several};
+use super::server_error::{asks_for_login, is_full, refuses_several};
 use super::url::Endpoint;
 use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
@@ -131,6 +131,7 @@ pub struct Pipe {
     waiting: Waiting<Pending>,
     wire: Wire,
     renewal: Renewal,
+    avoided: Avoided,
     /// When bytes last arrived, or when the first outstanding request was made if that is later.
     last_received: Instant,
     /// Like `last_received`, without replies to logins on the open connection.
@@ -181,6 +182,7 @@ impl Pipe {
             waiting: Waiting::default(),
             wire: Wire::default(),
             renewal,
+            avoided: Avoided::default(),
             last_received: Instant::ZERO,
             last_used: Instant::ZERO,
             outputs: VecDeque::new(),
@@ -326,7 +328,8 @@ impl Pipe {
 
     fn log_in(&mut self, until: Instant) {
         let mut unanswered = 0;
-        for step in Step::of(&self.config, self.renewal.login()) {
+        let avoided = self.avoided.clone();
+        for step in Step::of(&self.config, self.renewal.login()).filter(|step| !avoided.contains(*step, self.now)) {
             self.wire.login(step, &self.config.endpoint, self.renewal.login());
             unanswered += 1;
         }
@@ -347,14 +350,6 @@ impl Pipe {
         match self.read(bytes) {
             Ok(None) => {}
             Ok(Some(cause)) | Err(cause) => self.fail(cause, true),
-        }
-    }
-
-    /// The connection has ended, or could not be opened.
-    pub fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
-        self.clock(now);
-        if self.current() == Some(conn) {
-            self.fail(why.into(), false);
         }
     }
 
@@ -567,6 +562,8 @@ impl Pipe {
         // An error may concern only one lock of the batch. A missing login concerns all of them.
         let retry_alone = calls > 1 && !asks_for_login(text);
         match error.class {
+            // The server closes the connection, and its words say why.
+            ErrorClass::Transient if is_full(text) => *ending = Some(error.clone().into()),
             ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient if retry_alone => {
                 if refuses_several(text) {
                     self.wire.disable_batching();

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod avoided;
 mod credentials;
 mod framing;
 mod hostile;
