@@ -1,35 +1,14 @@
 //! Distributed locks on smol: Redis and Valkey, one node or a quorum, etcd and ZooKeeper.
 //!
 //! ```
-//! # // A simulated server on loopback, so that this runs without any.
-//! # fn simulated_redis() -> String {
-//! #     use std::io::{Read, Write};
-//! #     use lock_proto::Instant;
-//! #     use lock_sim::redis::{Node, NodeConfig};
-//! #     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-//! #     let url = format!("redis://{}", listener.local_addr().unwrap());
-//! #     std::thread::spawn(move || {
-//! #         let mut node = Node::new(Instant::ZERO, NodeConfig::new(1));
-//! #         for (id, stream) in (0..).zip(listener.incoming()) {
-//! #             let (mut stream, mut buffer) = (stream.unwrap(), [0; 4096]);
-//! #             node.handle_connected(Instant::ZERO, id);
-//! #             while let Ok(count @ 1..) = stream.read(&mut buffer) {
-//! #                 node.handle_received(Instant::ZERO, id, &buffer[..count]);
-//! #                 stream.write_all(node.outgoing(id)).unwrap();
-//! #                 node.consume(id, usize::MAX);
-//! #             }
-//! #             node.handle_disconnected(Instant::ZERO, id);
-//! #         }
-//! #     });
-//! #     url
-//! # }
 //! use lock_smol::Release;
 //! use std::time::Duration;
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     smol::block_on(async {
 //!         let url = "redis://127.0.0.1:6379";
-//! #       let url = &*simulated_redis();
+//! #       let server = lock_sim::TestServer::redis();
+//! #       let url = server.url();
 //!         let client = lock_smol::connect(url)?;
 //!
 //!         // Waits until the lock is free, then keeps it alive for as long as the guard lives.
@@ -61,6 +40,11 @@
 //!
 //! What a lock guarantees, on each store: see
 //! [`lock_driver`](lock_driver#guarantees).
+//!
+//! # Testing
+//!
+//! `lock_sim::TestServer` is a simulated server in the process of a test. A test can take a lock away
+//! and stop the server: `docs/testing-your-service.md` of the repository.
 //!
 //! # Features
 //!
