@@ -46,6 +46,16 @@
 //! `lock_sim::TestServer` is a simulated server in the process of a test. A test can take a lock away
 //! and stop the server: `docs/testing-your-service.md` of the repository.
 //!
+//! # Errors
+//!
+//! [`AcquireError`] says whether a retry helps; [`errors`] has its parts. [`Loss`] says why a lock was
+//! lost, [`Release`] what became of a release.
+//!
+//! # Log
+//!
+//! The log goes to `tracing`, with the target `lock_driver`: `RUST_LOG=lock_driver=debug` shows all
+//! of it. [`lock_driver`](lock_driver#log) explains the fields.
+//!
 //! # Features
 //!
 //! Each store is a feature. The URL of a store that is not compiled in gives
@@ -80,16 +90,34 @@ pub use lock_driver::{
 pub use lock_driver::{OwnerKeyError, OwnerKeyExt};
 #[cfg(feature = "zookeeper")]
 pub use lock_driver::{OwnerNodeError, OwnerNodeExt};
+pub use lock_driver::{config, errors};
 pub use lock_proto;
-#[cfg(feature = "etcd")]
-pub use lock_proto::etcd;
-#[cfg(feature = "redis")]
-pub use lock_proto::redis;
-#[cfg(feature = "zookeeper")]
-pub use lock_proto::zookeeper;
-pub use lock_proto::{
-    Answer, Backoff, Blocked, Breach, Cause, ClientId, ConfigError, Credentials, CredentialsRequest, Drift,
-    ElectionEvent, ErrorClass, Expiry, Failure, Fault, Fence, Invalid, Leader, LockId, Login, Loss, Misuse, NodeId,
-    Release, Renew, Report, Secret, ServerError, Target, Tls, TlsFault, Token, UrlError,
-};
+pub use lock_proto::{ClientId, ElectionEvent, Fence, Leader, Loss, Release, Renew, Token};
 pub use stream::Stream;
+
+// The same without the name of their module.
+#[doc(hidden)]
+pub use lock_driver::{config::*, errors::*};
+
+/// Settings of clients on Redis and Valkey.
+#[cfg(feature = "redis")]
+pub mod redis {
+    pub use lock_proto::redis::{
+        Config, Endpoint, FENCE_NAME, MAX_FENCE_BLOCK, Protocol, SIGNAL_SUFFIX, UnknownAge, WAITING_SUFFIX, Wake,
+        scheme,
+    };
+}
+
+/// Settings of clients on etcd, and keys for transactions.
+#[cfg(feature = "etcd")]
+pub mod etcd {
+    pub use lock_proto::etcd::{
+        Config, ElectionEvent, Endpoint, Leader, MAX_ENDPOINTS, MAX_VALUE, MIN_SESSION_TTL, OwnerKey,
+    };
+}
+
+/// Settings of clients on ZooKeeper, and nodes for transactions.
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper {
+    pub use lock_proto::zookeeper::{Config, Dialect, MAX_SERVERS, MAX_VALUE, MIN_TICKS, OwnerNode};
+}

@@ -21,6 +21,7 @@ use super::engine::{Engine, Notification};
 use super::foreign::{foreign, foreign_for_each};
 use super::name::Name;
 use super::outcome::Shutdown;
+use super::own_wait::OwnWaits;
 use super::ping::Pings;
 use super::query::Queries;
 use super::slot::Slot;
@@ -73,6 +74,7 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     outcome: Option<Shutdown>,
     /// At the last grant the fence counter was ahead of the server's clock.
     fence_ahead: bool,
+    own_waits: OwnWaits,
     /// A grant had another TTL than was requested.
     ttl_differed: bool,
     servers: Servers,
@@ -93,6 +95,7 @@ pub(super) struct Batch {
 
 enum Note {
     Blocked(Blocked, Option<String>),
+    OwnWait,
     AtRisk { remaining: Duration, failures: Option<String> },
     NotReleased { failures: Option<String> },
     Lost(Loss),
@@ -108,6 +111,10 @@ impl Note {
             Self::Blocked(reason, failures) => {
                 tracing::warn!(%lock, %reason, failures = failures.as_ref().map(display), "waiting");
             }
+            Self::OwnWait => tracing::warn!(
+                %lock,
+                "waiting for this client itself, which holds the lock; locks are not reentrant: a task that acquires a lock twice waits for itself"
+            ),
             Self::AtRisk { remaining, failures } => {
                 let failures = failures.as_ref().map(display);
                 tracing::warn!(%lock, ?remaining, failures, "lock at risk: its validity ends soon");
@@ -204,6 +211,7 @@ impl<E: Engine> Shared<E> {
             stopping: false,
             outcome: None,
             fence_ahead: false,
+            own_waits: OwnWaits::default(),
             ttl_differed: false,
             servers: Arc::clone(&servers),
             engine,
@@ -230,9 +238,15 @@ impl<E: Engine + ?Sized> Shared<E> {
     }
 
     pub(super) fn error(&self, kind: AcquireErrorKind, what: &'static str, name: &Arc<[u8]>) -> AcquireError {
-        let unread_file = if kind.lacks_credentials() { self.unread_file.get(self.is_forked()) } else { None };
+        let unread_file = if kind.lacks_credentials() {
+            self.unread_file.get(self.is_forked())
+        } else if kind.is_rejected() {
+            self.unread_file.odd(self.is_forked())
+        } else {
+            None
+        };
         let abandoned = self.abandoned.load(Ordering::Acquire);
-        AcquireError::new(kind, what, name, &self.servers, unread_file, abandoned)
+        AcquireError::new(kind, what, name, self.id, &self.servers, unread_file, abandoned)
     }
 
     /// Returns whether the lock of this acquisition is held now.
@@ -371,6 +385,9 @@ impl<E: Engine + ?Sized> Core<E> {
         let failures = |answers: &[Answer]| {
             if Level::WARN <= LevelFilter::current() { describe_failures(&self.servers, answers) } else { None }
         };
+        if event == Event::Blocked(Blocked::Local) {
+            self.own_waits.began(now);
+        }
         let note = match &event {
             Event::Granted(grant) if (grant.fence_ahead_ms > 0) != self.fence_ahead => {
                 // Logged once, and not with every grant until the clock has caught up.
@@ -423,13 +440,19 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.alarms.iter().map(|(at, _)| *at).chain(self.engine.machine().next_deadline()).min()
+        let alarms = self.alarms.iter().map(|(at, _)| *at);
+        alarms.chain(self.own_waits.next_check()).chain(self.engine.machine().next_deadline()).min()
     }
 
     fn expire_due(&mut self, now: Instant, batch: &mut Batch) -> bool {
         let due = self.engine.machine().next_deadline().is_some_and(|deadline| deadline <= now);
         if due {
             self.engine.machine_mut().expire(now);
+        }
+        if self.own_waits.next_check().is_some_and(|at| at <= now) {
+            for ticket in self.own_waits.check(now, &self.tickets) {
+                batch.note(&ticket, Note::OwnWait);
+            }
         }
         batch.changed.extend(self.alarms.extract_if(.., |(at, _)| *at <= now).map(|(_, ticket)| ticket));
         due
