@@ -7,7 +7,6 @@ pub mod explore;
 pub mod host;
 pub mod leader;
 pub mod oversell;
-pub mod serve;
 pub mod serving;
 pub mod std_net;
 mod transcript;

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::parameters::Parameters;
 use crate::tls::Tls;
-use crate::url::{Login, UrlError, parse_login, parse_scheme, shown, split_fragment};
+use crate::url::{Login, UrlError, parse_login, parse_scheme, split_fragment, unsupported_scheme};
 
 /// What the URLs of a store may contain.
 pub(crate) struct Grammar {
@@ -30,7 +30,7 @@ pub(crate) fn parse<T>(
 ) -> Result<(Vec<T>, Login), UrlError> {
     let (scheme, rest) = parse_scheme(url, grammar.expected)?;
     let Some(tls) = grammar.schemes.iter().position(|schemes| schemes.contains(&scheme.as_str())) else {
-        return Err(UrlError::Scheme { given: shown(&scheme), expected: grammar.expected });
+        return Err(unsupported_scheme(&scheme, grammar.expected));
     };
     let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let (login, places) = authority.rsplit_once('@').map_or((None, authority), |(login, places)| (Some(login), places));

@@ -11,7 +11,7 @@ pub enum Fault {
     Closed,
     /// The peer closed or reset a connection without TLS before it sent anything.
     #[error(
-        "the server closed the connection before its first reply; is this the right port, or does it expect TLS? A proxy may close it at a command that it does not know"
+        "the server closed the connection before its first reply; is this the right port, does it expect TLS, or has it too many connections (on ZooKeeper `maxClientCnxns`)? A proxy may close it at a command that it does not know"
     )]
     ClosedEarly,
     /// The name of the server could not be resolved, or it has no address.
@@ -68,10 +68,10 @@ pub enum Fault {
 #[non_exhaustive]
 pub enum Breach {
     /// The bytes are not a message of the protocol.
-    #[error("malformed frame")]
+    #[error("malformed frame; is this the right port, and a server of this store?")]
     Malformed,
-    /// The server speaks HTTP/1.
-    #[error("it speaks HTTP/1; is this the right port?")]
+    /// The server speaks HTTP/1, or replies with HTML without a header, as to a malformed request.
+    #[error("it speaks HTTP/1, or sends HTML; is this the right port?")]
     Http1,
     /// The server speaks the Redis protocol, but HTTP/2 was expected.
     #[error("it speaks the Redis protocol; is this the right port?")]
@@ -107,11 +107,24 @@ impl Breach {
     #[must_use]
     pub fn of_other_protocol(greeting: &[u8]) -> Option<Self> {
         match greeting {
-            [b'H', b'T', b'T', b'P', b'/', ..] => Some(Self::Http1),
+            [b'H', b'T', b'T', b'P', b'/', ..] | [b'<', b'!' | b'h' | b'H', ..] => Some(Self::Http1),
             // An alert (RFC 8446, section 5.1).
             [0x15, 0x03, ..] => Some(Self::Tls),
             [b'-', b'A'..=b'Z', ..] => Some(Self::Resp),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn web_servers_are_recognised() {
+        for greeting in ["HTTP/1.1 400", "<!DOCTYPE HTML>", "<html>", "<HTML>"] {
+            assert_eq!(Breach::of_other_protocol(greeting.as_bytes()), Some(Breach::Http1), "{greeting}");
+        }
+        assert_eq!(Breach::of_other_protocol(b"<x"), None);
     }
 }

@@ -132,6 +132,22 @@ pub enum UrlError {
         /// The supported schemes.
         expected: &'static str,
     },
+    /// The URL is in quotes. Some readers of files with settings keep them.
+    #[error("the URL is in quotes: remove them; `docker --env-file` keeps quotes as a part of the value")]
+    Quoted,
+    /// The URL of Redis Sentinel.
+    #[error(
+        "Redis Sentinel is not supported: give the URL of one Redis server, such as that of a proxy which follows the primary"
+    )]
+    Sentinel,
+    /// The URL of a Redis Cluster.
+    #[error("Redis Cluster is not supported: give the URL of a Redis server without cluster mode")]
+    RedisCluster,
+    /// A URL of Redis with several hosts.
+    #[error(
+        "a URL of Redis names one server; for a quorum give several URLs: `connect_quorum([\"redis://a\", \"redis://b\", \"redis://c\"])`, or `--backend` several times"
+    )]
+    SeveralHosts,
     /// The scheme is not supported.
     #[error("unsupported scheme `{given}`; expected {expected}")]
     Scheme {
@@ -202,6 +218,11 @@ pub enum UrlError {
         "the host must be a name of letters, digits, `-`, `.` and `_`, an IPv4 address, or an IPv6 address in brackets"
     )]
     Host,
+    /// An IPv6 address with a zone, such as `fe80::1%eth0`.
+    #[error(
+        "IPv6 addresses with a zone (`%eth0`) are not supported: give an address that is not link-local, or a name"
+    )]
+    Zone,
     /// The port is out of range. The value is shown only if it is a number, because it could be
     /// part of a password otherwise.
     #[error("the port{} must be a number from 1 to 65535", .given.map(|port| format!(" {port}")).unwrap_or_default())]
@@ -304,6 +325,9 @@ const MAX_SHOWN: usize = 40;
 ///
 /// The text is no URL. `expected` shows schemes that would be.
 pub fn parse_scheme<'a>(url: &'a str, expected: &'static str) -> Result<(String, &'a str), UrlError> {
+    if url.starts_with(['"', '\'', '`']) {
+        return Err(UrlError::Quoted);
+    }
     if let Some(at) = url.bytes().position(|b| !b.is_ascii_graphic()) {
         return Err(UrlError::Character { at });
     }
@@ -312,6 +336,18 @@ pub fn parse_scheme<'a>(url: &'a str, expected: &'static str) -> Result<(String,
         return Err(UrlError::NoScheme { expected });
     }
     Ok((scheme.to_ascii_lowercase(), rest))
+}
+
+/// Returns the error of a scheme that is not among `expected`.
+#[must_use]
+pub fn unsupported_scheme(scheme: &str, expected: &'static str) -> UrlError {
+    let redis = scheme.starts_with("redis") || scheme.starts_with("valkey");
+    match scheme {
+        _ if redis && scheme.ends_with("sentinel") => UrlError::Sentinel,
+        _ if redis && scheme.ends_with("cluster") => UrlError::RedisCluster,
+        "sentinel" => UrlError::Sentinel,
+        other => UrlError::Scheme { given: shown(other), expected },
+    }
 }
 
 pub(crate) fn parse_login(login: &str) -> Result<Login, UrlError> {
@@ -332,6 +368,9 @@ pub(crate) fn parse_host(place: &str, default: u16, expected: &'static str) -> R
     let (host, port) = match place.strip_prefix('[') {
         Some(rest) => {
             let (address, port) = rest.split_once(']').ok_or(UrlError::Host)?;
+            if address.contains('%') {
+                return Err(UrlError::Zone);
+            }
             let address: Ipv6Addr = address.parse().map_err(|_| UrlError::Host)?;
             let port = if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or(UrlError::Host)?) };
             (address.to_string(), port)

@@ -1,35 +1,14 @@
 //! Distributed locks on tokio: Redis and Valkey, one node or a quorum, etcd and ZooKeeper.
 //!
 //! ```
-//! # // A simulated server on loopback, so that this runs without any.
-//! # fn simulated_redis() -> String {
-//! #     use std::io::{Read, Write};
-//! #     use lock_proto::Instant;
-//! #     use lock_sim::redis::{Node, NodeConfig};
-//! #     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-//! #     let url = format!("redis://{}", listener.local_addr().unwrap());
-//! #     std::thread::spawn(move || {
-//! #         let mut node = Node::new(Instant::ZERO, NodeConfig::new(1));
-//! #         for (id, stream) in (0..).zip(listener.incoming()) {
-//! #             let (mut stream, mut buffer) = (stream.unwrap(), [0; 4096]);
-//! #             node.handle_connected(Instant::ZERO, id);
-//! #             while let Ok(count @ 1..) = stream.read(&mut buffer) {
-//! #                 node.handle_received(Instant::ZERO, id, &buffer[..count]);
-//! #                 stream.write_all(node.outgoing(id)).unwrap();
-//! #                 node.consume(id, usize::MAX);
-//! #             }
-//! #             node.handle_disconnected(Instant::ZERO, id);
-//! #         }
-//! #     });
-//! #     url
-//! # }
 //! use lock_tokio::Release;
 //! use std::time::Duration;
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let url = "redis://127.0.0.1:6379";
-//! #   let url = &*simulated_redis();
+//! #   let server = lock_sim::TestServer::redis();
+//! #   let url = server.url();
 //!     let client = lock_tokio::connect(url)?;
 //!
 //!     // Waits until the lock is free, then keeps it alive for as long as the guard lives.
@@ -61,6 +40,21 @@
 //!
 //! What a lock guarantees, on each store: see
 //! [`lock_driver`](lock_driver#guarantees).
+//!
+//! # Testing
+//!
+//! `lock_sim::TestServer` is a simulated server in the process of a test. A test can take a lock away
+//! and stop the server: `docs/testing-your-service.md` of the repository.
+//!
+//! # Errors
+//!
+//! [`AcquireError`] says whether a retry helps; [`errors`] has its parts. [`Loss`] says why a lock was
+//! lost, [`Release`] what became of a release.
+//!
+//! # Log
+//!
+//! The log goes to `tracing`, with the target `lock_driver`: `RUST_LOG=lock_driver=debug` shows all
+//! of it. [`lock_driver`](lock_driver#log) explains the fields.
 //!
 //! # Features
 //!
@@ -97,16 +91,34 @@ pub use lock_driver::{
 pub use lock_driver::{OwnerKeyError, OwnerKeyExt};
 #[cfg(feature = "zookeeper")]
 pub use lock_driver::{OwnerNodeError, OwnerNodeExt};
+pub use lock_driver::{config, errors};
 pub use lock_proto;
-#[cfg(feature = "etcd")]
-pub use lock_proto::etcd;
-#[cfg(feature = "redis")]
-pub use lock_proto::redis;
-#[cfg(feature = "zookeeper")]
-pub use lock_proto::zookeeper;
-pub use lock_proto::{
-    Answer, Backoff, Blocked, Breach, Cause, ClientId, ConfigError, Credentials, CredentialsRequest, Drift,
-    ElectionEvent, ErrorClass, Expiry, Failure, Fault, Fence, Invalid, Leader, LockId, Login, Loss, Misuse, NodeId,
-    Release, Renew, Report, Secret, ServerError, Target, Tls, TlsFault, Token, UrlError,
-};
+pub use lock_proto::{ClientId, ElectionEvent, Fence, Leader, Loss, Release, Renew, Token};
 pub use stream::Stream;
+
+// The same without the name of their module.
+#[doc(hidden)]
+pub use lock_driver::{config::*, errors::*};
+
+/// Settings of clients on Redis and Valkey.
+#[cfg(feature = "redis")]
+pub mod redis {
+    pub use lock_proto::redis::{
+        Config, Endpoint, FENCE_NAME, MAX_FENCE_BLOCK, Protocol, SIGNAL_SUFFIX, UnknownAge, WAITING_SUFFIX, Wake,
+        scheme,
+    };
+}
+
+/// Settings of clients on etcd, and keys for transactions.
+#[cfg(feature = "etcd")]
+pub mod etcd {
+    pub use lock_proto::etcd::{
+        Config, ElectionEvent, Endpoint, Leader, MAX_ENDPOINTS, MAX_VALUE, MIN_SESSION_TTL, OwnerKey,
+    };
+}
+
+/// Settings of clients on ZooKeeper, and nodes for transactions.
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper {
+    pub use lock_proto::zookeeper::{Config, Dialect, MAX_SERVERS, MAX_VALUE, MIN_TICKS, OwnerNode};
+}

@@ -15,9 +15,9 @@ use lock_examples::cli;
 use lock_examples::cli::args::run_example;
 use lock_examples::cli::failed::check_servers;
 use lock_examples::host::Executor;
-use lock_examples::serve::Served;
 use lock_proto::Release;
 use lock_sim::redis::NodeConfig;
+use lock_sim::test_server::RedisServer;
 
 const TASKS: u32 = 4;
 const ROUNDS: u32 = 5;
@@ -37,8 +37,8 @@ fn main() -> ExitCode {
 
 fn run(url: Option<String>) -> Result<(), Box<dyn Error>> {
     // Serves until this function returns.
-    let served = if url.is_none() { Some(Served::start(NodeConfig::new(1))?) } else { None };
-    let url = url.or_else(|| served.as_ref().map(Served::url)).unwrap_or_default();
+    let served = if url.is_none() { Some(RedisServer::start(NodeConfig::new(1))?) } else { None };
+    let url = url.or_else(|| served.as_ref().map(RedisServer::url)).unwrap_or_default();
 
     let executor = Executor::new()?;
     let host = executor.host();

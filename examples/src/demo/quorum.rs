@@ -8,8 +8,8 @@ use lock_sim::redis::NodeConfig;
 
 use super::Broken;
 use super::resource::Resource;
-use crate::serve::Served;
 use crate::transcript::Transcript;
+use lock_sim::test_server::RedisServer;
 
 const NAME: &str = "invoice:7";
 const WORKERS: u64 = 3;
@@ -21,9 +21,9 @@ pub(super) async fn run(transcript: &Transcript) -> Result<(), Broken> {
     transcript.section("Part 2: a quorum of five servers");
     // A quorum does not count servers that were just started, because they may have lost data.
     // These report an uptime of one hour.
-    let start = |i| Served::start(NodeConfig::new(i).uptime(Duration::from_secs(3600)));
-    let mut servers = (1..=5).map(start).collect::<Result<Vec<_>, _>>()?;
-    let urls: Vec<String> = servers.iter().map(Served::url).collect();
+    let start = |i| RedisServer::start(NodeConfig::new(i).uptime(Duration::from_secs(3600)));
+    let servers = (1..=5).map(start).collect::<Result<Vec<_>, _>>()?;
+    let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
     transcript
         .log(&format!("five independent servers listen; {WORKERS} workers add 1 to a number {ROUNDS} times each"));
     let resource = Arc::new(Resource::default());

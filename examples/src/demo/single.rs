@@ -8,8 +8,8 @@ use lock_tokio::Loss;
 
 use super::Broken;
 use super::resource::Resource;
-use crate::serve::Served;
 use crate::transcript::Transcript;
+use lock_sim::test_server::RedisServer;
 
 const NAME: &str = "stock:42";
 const WORKERS: u64 = 4;
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(transcript: &Transcript) -> Result<(), Broken> {
     transcript.section("Part 1: one server, fencing tokens");
-    let server = Served::start(NodeConfig::new(1))?;
+    let server = RedisServer::start(NodeConfig::new(1))?;
     transcript.log(&format!("a simulated Redis server listens at {}", server.url()));
     let resource = Arc::new(Resource::default());
     let fences = Arc::new(Mutex::new(Vec::new()));
@@ -70,7 +70,7 @@ enum Report {
     Woke { believes: bool, loss: Loss, write: Result<(), String> },
 }
 
-async fn stall(transcript: &Transcript, server: &Served, resource: &Arc<Resource>) -> Result<(), Broken> {
+async fn stall(transcript: &Transcript, server: &RedisServer, resource: &Arc<Resource>) -> Result<(), Broken> {
     transcript
         .log(&format!("now a worker takes the lock (TTL {TTL:?}), and its whole process is paused for twice as long"));
     let (reports, mut received) = tokio::sync::mpsc::unbounded_channel();

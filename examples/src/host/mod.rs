@@ -6,11 +6,11 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn core::error::Error>> {
-//! # use lock_examples::serve::Served;
+//! # use lock_sim::test_server::RedisServer;
 //! use lock_examples::host::Executor;
 //! use lock_driver::{Settings};
 //!
-//! # let server = Served::start(lock_sim::redis::NodeConfig::new(1))?;
+//! # let server = RedisServer::start(lock_sim::redis::NodeConfig::new(1))?;
 //! # let url = server.url();
 //! let executor = Executor::new()?;
 //! let (client, driver) = lock_driver::connect(executor.host(), Settings::parse([url])?)?;

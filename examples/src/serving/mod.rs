@@ -3,9 +3,7 @@
 // S15
 
 mod command;
-mod etcd;
 mod line;
-pub mod scripts;
 mod stage;
 
 use core::net::Ipv4Addr;

@@ -6,22 +6,21 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
+use lock_sim::etcd::ClusterConfig;
 use lock_sim::redis::{Node, NodeConfig};
+use lock_sim::test_server::{CommonScripts, EtcdServer, RedisServer};
 
 use super::command::{Command, Server};
-use super::etcd::ServedCluster;
 use super::line::Line;
-use super::scripts::CommonScripts;
-use crate::serve::Served;
 
 pub(super) struct Stage {
     redis: Vec<Redis>,
-    etcd: Option<ServedCluster>,
+    etcd: Option<EtcdServer>,
     members: Vec<Line>,
 }
 
 struct Redis {
-    served: Served,
+    served: RedisServer,
     line: Line,
     /// Its replica, from the moment replication stopped.
     replica: Option<Box<Node>>,
@@ -51,19 +50,19 @@ impl Stage {
         let mut servers = Vec::new();
         for number in 0..redis {
             let config = NodeConfig::new(number as u64 + 1).uptime(UPTIME).interpreter(Arc::new(CommonScripts));
-            let served = Served::start(config)?;
+            let served = RedisServer::start(config)?;
             let line = open(&format!("redis{number}"), redis_port, number, served.address()).await?;
             servers.push(Redis { served, line, replica: None });
         }
         let (mut cluster, mut members) = (None, Vec::new());
         if etcd > 0 {
-            let (served, addresses) = ServedCluster::start(etcd).await?;
-            for (number, address) in addresses.into_iter().enumerate() {
-                members.push(open(&format!("etcd{number}"), etcd_port, number, address).await?);
+            let served = EtcdServer::start(etcd, ClusterConfig::new(etcd, 1))?;
+            for (number, address) in served.addresses().iter().enumerate() {
+                members.push(open(&format!("etcd{number}"), etcd_port, number, *address).await?);
             }
             // Clients that ask for the members learn the ports that they can reach.
             let urls = members.iter().map(|line| format!("http://{}", line.address())).collect();
-            served.with(|cluster, _| cluster.set_client_urls(urls));
+            served.with_cluster(|cluster, _| cluster.set_client_urls(urls));
             cluster = Some(served);
         }
         Ok(Self { redis: servers, etcd: cluster, members })
@@ -90,7 +89,7 @@ impl Stage {
         line.ok_or_else(|| format!("there is no {name}"))
     }
 
-    fn cluster(&self, member: usize) -> Result<&ServedCluster, String> {
+    fn cluster(&self, member: usize) -> Result<&EtcdServer, String> {
         let cluster = self.etcd.as_ref().filter(|_| member < self.members.len());
         cluster.ok_or_else(|| format!("there is no etcd{member}"))
     }
@@ -105,12 +104,12 @@ impl Stage {
             Command::Pause(server @ Server::Etcd(member)) => {
                 let cluster = self.cluster(*member)?;
                 if self.members.len() > 1 {
-                    cluster.with(|cluster, now| cluster.isolate(now, *member));
+                    cluster.with_cluster(|cluster, now| cluster.isolate(now, *member));
                 }
                 self.line(*server)?.cut(None, true);
             }
             Command::Continue(server @ Server::Etcd(member)) => {
-                self.cluster(*member)?.with(|cluster, now| cluster.heal(now, *member));
+                self.cluster(*member)?.with_cluster(|cluster, now| cluster.heal(now, *member));
                 self.line(*server)?.cut(None, false);
             }
             Command::Cut(server, direction) => self.line(*server)?.cut(*direction, true),
@@ -119,7 +118,7 @@ impl Stage {
             Command::Reset(server) => self.line(*server)?.reset(),
             Command::Kill(Server::Redis(number)) => self.redis(*number)?.served.kill(),
             Command::Kill(Server::Etcd(member)) => {
-                self.cluster(*member)?.with(|cluster, now| cluster.crash(now, *member));
+                self.cluster(*member)?.with_cluster(|cluster, now| cluster.crash(now, *member));
                 self.line(Server::Etcd(*member))?.reset();
             }
             Command::Start(Server::Redis(number), keep_data) => {
@@ -127,7 +126,7 @@ impl Stage {
             }
             Command::Start(Server::Etcd(_), false) => return Err("a member of etcd keeps its data".into()),
             Command::Start(Server::Etcd(member), true) => {
-                self.cluster(*member)?.with(|cluster, now| cluster.start(now, *member));
+                self.cluster(*member)?.with_cluster(|cluster, now| cluster.start(now, *member));
             }
             Command::StopReplication(number) => {
                 let redis = self.redis(*number)?;
@@ -155,13 +154,15 @@ impl Stage {
                 return Ok(keys.iter().map(|key| key.escape_ascii().to_string()).collect::<Vec<_>>().join("\n"));
             }
             Command::Keys(Server::Etcd(member)) => {
-                let keys = self.cluster(*member)?.with(|cluster, _| cluster.keys());
+                let keys = self.cluster(*member)?.with_cluster(|cluster, _| cluster.keys());
                 return Ok(keys.iter().map(|kv| kv.key.escape_ascii().to_string()).collect::<Vec<_>>().join("\n"));
             }
-            Command::Isolate(member) => self.cluster(*member)?.with(|cluster, now| cluster.isolate(now, *member)),
-            Command::Join(member) => self.cluster(*member)?.with(|cluster, now| cluster.heal(now, *member)),
+            Command::Isolate(member) => {
+                self.cluster(*member)?.with_cluster(|cluster, now| cluster.isolate(now, *member))
+            }
+            Command::Join(member) => self.cluster(*member)?.with_cluster(|cluster, now| cluster.heal(now, *member)),
             Command::ChangeLeader => {
-                if !self.cluster(0)?.with(|cluster, now| cluster.change_leader(now)) {
+                if !self.cluster(0)?.with_cluster(|cluster, now| cluster.change_leader(now)) {
                     return Err("there is no other candidate".into());
                 }
             }

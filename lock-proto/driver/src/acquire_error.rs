@@ -7,13 +7,17 @@ use core::fmt;
 use core::time::Duration;
 
 use super::name::Name;
+use lock_proto::ClientId;
 use lock_proto::Fault;
 use lock_proto::Misuse;
 use lock_proto::NodeId;
-use lock_proto::{Answer, Cause, Expiry, Failure, MAX_NAME, Report};
+use lock_proto::{Answer, Cause, ErrorClass, Expiry, Failure, MAX_NAME, Report};
 
 /// The servers of a client, without credentials, in the configured order.
 pub(super) type Servers = Arc<[Box<str>]>;
+
+/// No request times out within less. The answer is then that of an earlier one.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
 
 /// Error of an acquisition, of a candidacy, of a query about an election, or of a ping.
 ///
@@ -21,6 +25,33 @@ pub(super) type Servers = Arc<[Box<str>]>;
 /// names the lock, each server, and how long the caller waited. Use the predicates to decide what
 /// to do, or match on [`kind`](Self::kind): the kinds without a [report](Self::report), and
 /// [`SequenceExhausted`](AcquireErrorKind::SequenceExhausted), match no predicate.
+///
+/// ```
+/// use lock_tokio::{AcquireError, Lock};
+///
+/// /// The status that an HTTP handler replies.
+/// async fn handle(lock: Lock) -> u16 {
+///     match lock.acquire().await {
+///         Ok(guard) => {
+///             guard.protect(async { /* the work */ }).await;
+///             200
+///         }
+///         Err(error) => status(&error),
+///     }
+/// }
+///
+/// fn status(error: &AcquireError) -> u16 {
+///     match error {
+///         error if error.is_busy() => 423,        // another holds it: retry later
+///         error if error.is_unreachable() => 503, // no server answered: retry later
+///         // A wrong password, no permission, a key in the way: somebody must correct it.
+///         error => {
+///             eprintln!("{error}"); // names each server and its reply
+///             500
+///         }
+///     }
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AcquireError(Box<Inner>);
 
@@ -29,6 +60,7 @@ struct Inner {
     /// "lock", "election" or "ping".
     what: &'static str,
     name: Arc<[u8]>,
+    client: ClientId,
     servers: Servers,
     kind: AcquireErrorKind,
     /// The password file that was not read, and why.
@@ -81,12 +113,13 @@ impl AcquireError {
         kind: AcquireErrorKind,
         what: &'static str,
         name: &Arc<[u8]>,
+        client: ClientId,
         servers: &Servers,
         unread_file: Option<Arc<str>>,
         abandoned: bool,
     ) -> Self {
         let name = if name.len() > MAX_NAME { Arc::default() } else { Arc::clone(name) };
-        Self(Box::new(Inner { what, name, servers: Arc::clone(servers), kind, unread_file, abandoned }))
+        Self(Box::new(Inner { what, name, client, servers: Arc::clone(servers), kind, unread_file, abandoned }))
     }
 
     /// What went wrong.
@@ -144,12 +177,18 @@ impl AcquireError {
 
     fn write_report(&self, f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
         if report.nodes.is_empty() {
-            f.write_str("held or waited for in this client")?;
+            write!(f, "held or waited for in this client, {}", self.0.client)?;
         }
         for (node, answer) in report.nodes.iter().enumerate() {
             f.write_str(if node == 0 { "" } else { "; " })?;
             match (self.server(node), answer) {
                 (server, Answer::Granted) if self.0.name.is_empty() => write!(f, "{server} answered")?,
+                (server, Answer::Unreachable(Cause::Fault(Fault::TimedOut))) if report.waited < SHORTEST_TIMEOUT => {
+                    write!(
+                        f,
+                        "{server} is unreachable: it did not answer earlier requests in time, and the client pauses before the next attempt"
+                    )?;
+                }
                 (server, _) => write_answer(f, server, answer)?,
             }
         }
@@ -309,6 +348,12 @@ impl AcquireErrorKind {
         self.report().is_some_and(|report| report.nodes.iter().any(lacks))
     }
 
+    /// Returns true if a server rejected the connection, as it does with a wrong password.
+    pub(super) fn is_rejected(&self) -> bool {
+        let rejects = |answer: &Answer| matches!(answer, Answer::Unreachable(Cause::Server(error)) if error.class == ErrorClass::Refused);
+        self.report().is_some_and(|report| report.nodes.iter().any(rejects))
+    }
+
     /// Converts the error of a single attempt, which has no wait that could end.
     pub(super) fn once(self) -> Self {
         let Self::TimedOut(report) = self else { return self };
@@ -322,12 +367,12 @@ mod tests {
 
     use super::*;
     use lock_proto::Invalid;
+    use lock_proto::ServerError;
     use lock_proto::TlsFault;
-    use lock_proto::{ErrorClass, ServerError};
 
     fn error(kind: AcquireErrorKind) -> AcquireError {
         let servers = ["redis://a:1", "redis://b:2"].map(Box::from);
-        AcquireError::new(kind, "lock", &Arc::from(*b"job"), &Arc::from(servers), None, false)
+        AcquireError::new(kind, "lock", &Arc::from(*b"job"), ClientId::from_bits(10), &Arc::from(servers), None, false)
     }
 
     #[test]
@@ -344,13 +389,24 @@ mod tests {
                 alloc::vec![Answer::Unreachable(Fault::Tls(TlsFault::CertificateRequired).into())],
                 "lock \"job\": redis://a:1: the server demands a client certificate; name its files with `cert=` and `key=` (waited 498µs)",
             ),
-            (alloc::vec![], "lock \"job\": held or waited for in this client (waited 498µs)"),
+            (
+                alloc::vec![],
+                "lock \"job\": held or waited for in this client, 0000000000000000000000000000000a (waited 498µs)",
+            ),
             (
                 alloc::vec![Answer::Unreachable(denied.into()), Answer::Taken(Expiry::In(Duration::from_millis(90)))],
                 "lock \"job\": redis://a:1 rejected the connection: WRONGPASS no; redis://b:2: held for another 90ms (waited 498µs)",
             ),
         ] {
             assert_eq!(error(AcquireErrorKind::TimedOut(Report::new(waited, nodes))).to_string(), expected);
+        }
+        let silent = || [Answer::Unreachable(Fault::TimedOut.into())];
+        for (waited, expected) in
+            [(2, "the client pauses before the next attempt"), (800, "the server did not answer in time")]
+        {
+            let report = Report::new(Duration::from_millis(waited), silent());
+            let error = error(AcquireErrorKind::Unreachable(report)).to_string();
+            assert!(error.contains(expected), "{error}");
         }
         let equal = error(AcquireErrorKind::EqualNodes(NodeId::new(0), NodeId::new(1))).to_string();
         assert_eq!(equal, "lock \"job\": redis://a:1 and redis://b:2 are the same server");
@@ -360,8 +416,15 @@ mod tests {
     fn name_that_is_too_long_is_not_kept() {
         let misuse = Invalid::NameLength { len: 10_000_000, max: MAX_NAME };
         let kind = AcquireErrorKind::Misuse(misuse.into());
-        let error =
-            AcquireError::new(kind, "lock", &alloc::vec![b'x'; 10_000_000].into(), &Servers::default(), None, false);
+        let error = AcquireError::new(
+            kind,
+            "lock",
+            &alloc::vec![b'x'; 10_000_000].into(),
+            ClientId::from_bits(10),
+            &Servers::default(),
+            None,
+            false,
+        );
         assert_eq!(error.to_string(), "lock: a lock's name must have 1 to 512 bytes, this one has 10000000");
         assert!(error.name().is_empty() && alloc::format!("{error:?}").len() < 200, "{error:?}");
     }

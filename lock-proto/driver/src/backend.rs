@@ -18,8 +18,7 @@ use super::host::Host;
 use super::settings::Settings;
 use crate::clock::random_identity;
 use lock_proto::ClientId;
-use lock_proto::UrlError;
-use lock_proto::url::{parse_scheme, shown};
+use lock_proto::url::{parse_scheme, unsupported_scheme};
 
 /// Declares the stores: name, feature of this crate, module, settings, schemes of URLs, feature of
 /// the adapters.
@@ -171,7 +170,7 @@ impl StoreSettings {
             (None, None) => Store::BUILT.first().copied().unwrap_or(Store::Redis).parse(&urls),
             (None, Some(url)) => {
                 let (scheme, _) = parse_scheme(url, SCHEMES)?;
-                Err(UrlError::Scheme { given: shown(&scheme), expected: SCHEMES }.into())
+                Err(unsupported_scheme(&scheme, SCHEMES).into())
             }
         }
     }
@@ -218,7 +217,13 @@ mod tests {
     fn redis_urls_form_quorum_and_invalid_urls_are_rejected() {
         let settings = Settings::parse(["redis://a", "redis://b", "redis://c"]).unwrap();
         assert!(matches!(settings.store, StoreSettings::Redis(config) if config.is_quorum()));
-        for (url, word) in [("redis://a?ca=x", "rediss://"), ("mysql://a", "zk://"), ("a", "no scheme")] {
+        for (url, word) in [
+            ("redis://a?ca=x", "rediss://"),
+            ("mysql://a", "zk://"),
+            ("a", "no scheme"),
+            ("redis-sentinel://a", "Sentinel is not"),
+            ("'redis://a'", "quotes"),
+        ] {
             let error = error(&[url]);
             assert!(error.contains(word), "{error}");
         }
@@ -247,6 +252,8 @@ mod tests {
             [(Store::Redis, "redis://:secret@a", "redis"), (Store::Etcd, "ETCD://a:secret@b", "etcd")]
         {
             if !Store::BUILT.contains(&store) {
+                let http = error(&["http://127.0.0.1:6379"]);
+                assert!(store != Store::Etcd || http.contains("Redis starts with redis://"), "{http}");
                 let error = error(&[url]);
                 assert!(error.contains(feature) && !error.contains("secret"), "{error}");
             }

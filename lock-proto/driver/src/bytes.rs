@@ -314,7 +314,7 @@ impl<H: Host> Conn<H> {
                     *up = true;
                     route.succeeded();
                     let wake = id.role() == Role::Wake;
-                    tracing::info!(conn = %id, server = %route.target, %address, wake, "connected");
+                    tracing::info!(client = %shared.id, conn = %id, server = %route.target, %address, wake, "connected");
                 }
                 let error = match result {
                     Ok(more) => return Ok(more),

@@ -8,9 +8,31 @@ use super::lock::Lock;
 use super::outcome::Shutdown;
 use super::shared::{Owner, Shared};
 use super::ticket::wait_for;
+use lock_proto::ClientId;
 
 /// The handle of a client: makes locks and elections. Cheap to clone; all clones share the
 /// connections.
+///
+/// ```
+/// # #[cfg(not(feature = "redis"))] fn main() {}
+/// # #[cfg(feature = "redis")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = lock_sim::TestServer::redis();
+/// # let url = server.url();
+/// use std::time::Duration;
+///
+/// let client = lock_tokio::connect(url)?; // "redis://127.0.0.1:6379"
+/// client.ping().await?; // fails at once if the URL, the password or the network is wrong
+///
+/// let guard = client.lock("invoice:42").acquire().await?;
+/// // … the work …
+/// guard.release().await;
+///
+/// client.shutdown(Duration::from_secs(1)).await;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// The driver shuts down when the last handle is dropped, as if by [`Client::shutdown`] with the
 /// configured time for a release. Handles are clients, [`Lock`]s, elections, observations, guards,
@@ -33,6 +55,14 @@ pub struct Client {
 impl Client {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self { owner: Arc::new(Owner { shared }) }
+    }
+
+    /// The id of this client and its clones, new for each client. On Redis the value of a held key
+    /// is this id, a colon and a number ([`Guard::token`](super::Guard::token)). It is in the log
+    /// line `connected`.
+    #[must_use]
+    pub fn id(&self) -> ClientId {
+        self.owner.shared.id
     }
 
     /// The lock of this name, 1 to 512 bytes. The key in the store is the client's prefix followed
@@ -65,6 +95,9 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("servers", &self.owner.shared.servers).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("id", &self.id())
+            .field("servers", &self.owner.shared.servers)
+            .finish_non_exhaustive()
     }
 }

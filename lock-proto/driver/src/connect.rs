@@ -22,7 +22,10 @@ pub enum ConnectError {
     )]
     SeveralUrls,
     /// The URL needs a store that was not compiled in.
-    #[error("the URL needs the feature `{feature}`, which is not turned on")]
+    #[error(
+        "the URL needs the feature `{feature}`, which is not turned on{}",
+        if *feature == "etcd" { " (http:// and https:// are URLs of etcd; a URL of Redis starts with redis://)" } else { "" }
+    )]
     MissingFeature {
         /// The feature of the adapter. In `lock-driver` itself that for TLS is `tls-ring` or
         /// `tls-aws-lc-rs`.

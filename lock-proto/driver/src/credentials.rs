@@ -17,31 +17,50 @@ use lock_proto::Target;
 use lock_proto::{ConnId, NodeId};
 use lock_proto::{Credentials, CredentialsRequest, ServerError};
 
-/// A password file that was not read. The handles name it in errors.
+/// Password files that were not read, or whose content looks wrong. The handles name them in errors.
 #[derive(Clone, Default)]
-pub(super) struct UnreadFile(Arc<Mutex<Option<Unread>>>);
+pub(super) struct UnreadFile(Arc<Mutex<Files>>);
+
+#[derive(Default)]
+struct Files {
+    unread: Option<Unread>,
+    odd: Option<Unread>,
+}
 
 struct Unread {
     node: NodeId,
-    /// The path, and why it was not read.
+    /// The path, and why it was not read, or what is odd.
     why: Arc<str>,
 }
 
 impl UnreadFile {
     pub(super) fn get(&self, forked: bool) -> Option<Arc<str>> {
-        locked_if_possible(&self.0, forked)?.as_ref().map(|unread| Arc::clone(&unread.why))
+        locked_if_possible(&self.0, forked)?.unread.as_ref().map(|unread| Arc::clone(&unread.why))
+    }
+
+    /// The file whose password may not be what was meant, in case a server rejects it.
+    pub(super) fn odd(&self, forked: bool) -> Option<Arc<str>> {
+        locked_if_possible(&self.0, forked)?.odd.as_ref().map(|odd| Arc::clone(&odd.why))
     }
 
     /// A read begins. Until it ends, an earlier reason stands.
     fn begin(&self, node: NodeId, path: &str) {
-        locked(&self.0).get_or_insert_with(|| Unread { node, why: alloc::format!("{path}: not read yet").into() });
+        locked(&self.0)
+            .unread
+            .get_or_insert_with(|| Unread { node, why: alloc::format!("{path}: not read yet").into() });
     }
 
-    fn end(&self, node: NodeId, result: &Result<Credentials, SupplyError>) {
-        let mut unread = locked(&self.0);
+    fn end(&self, node: NodeId, path: &str, result: &Result<Credentials, SupplyError>, odd: Option<&str>) {
+        let mut files = locked(&self.0);
         match result {
-            Err(error) => *unread = Some(Unread { node, why: error.to_string().into() }),
-            Ok(_) => drop(unread.take_if(|unread| unread.node == node)),
+            Err(error) => files.unread = Some(Unread { node, why: error.to_string().into() }),
+            Ok(_) => {
+                drop(files.unread.take_if(|unread| unread.node == node));
+                drop(files.odd.take_if(|odd| odd.node == node));
+                if let Some(what) = odd {
+                    files.odd = Some(Unread { node, why: alloc::format!("{path}: the password in it {what}").into() });
+                }
+            }
         }
     }
 }
@@ -70,14 +89,17 @@ enum Request {
 }
 
 impl Request {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Credentials, SupplyError>> {
+    /// `odd` becomes what may be wrong with a password of a file.
+    fn poll(&mut self, cx: &mut Context<'_>, odd: &mut Option<&'static str>) -> Poll<Result<Credentials, SupplyError>> {
         match self {
             Self::OfSource(supplying) => {
                 foreign_value(|| supplying.as_mut().poll(cx)).unwrap_or_else(|| Poll::Ready(Err(panicked())))
             }
             Self::OfFile(path, reading) => reading.as_mut().poll(cx).map(|content| {
                 let content = content.map_err(|error| Failed(alloc::format!("{path}: {error}")))?;
-                Ok(Credentials::new(&password(path, content)?))
+                let password = password(path, content)?;
+                *odd = oddity(&password);
+                Ok(Credentials::new(&password))
             }),
         }
     }
@@ -132,9 +154,10 @@ impl CredentialRequests {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Option<(ConnId, Option<Credentials>)> {
         for place in 0..self.open.len() {
             let (conn, target, request) = self.open.get_mut(place)?;
-            let Poll::Ready(result) = request.poll(cx) else { continue };
-            if matches!(request, Request::OfFile(..)) {
-                self.unread.end(conn.node(), &result);
+            let mut odd = None;
+            let Poll::Ready(result) = request.poll(cx, &mut odd) else { continue };
+            if let Request::OfFile(path, _) = request {
+                self.unread.end(conn.node(), path, &result, odd);
             }
             let failure = &mut self.last.entry(conn.node()).or_default().failure;
             let last = core::mem::replace(failure, result.as_ref().err().map(ToString::to_string));
@@ -178,6 +201,19 @@ fn password(path: &str, content: Vec<u8>) -> Result<String, Failed> {
     Ok(password.to_string())
 }
 
+/// What editors and shells leave in a file, and nobody sees. It may be meant.
+fn oddity(password: &str) -> Option<&'static str> {
+    if password.starts_with('\u{feff}') {
+        Some("begins with a byte order mark (U+FEFF), which counts")
+    } else if password.ends_with(['\n', '\r']) {
+        Some("ends with a line break, which counts: only one at the end of the file does not")
+    } else if password.trim() != password {
+        Some("begins or ends with white space, which counts")
+    } else {
+        None
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Failed(String);
@@ -185,6 +221,23 @@ struct Failed(String);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn invisible_parts_of_password_are_named() {
+        for (password, expected) in [
+            ("secret", None),
+            ("two words", None),
+            ("secret\n", Some("line break")),
+            ("secret\r", Some("line break")),
+            ("secret ", Some("white space")),
+            ("\tsecret", Some("white space")),
+            ("\u{feff}secret", Some("byte order mark")),
+        ] {
+            let found = oddity(password);
+            assert_eq!(found.is_some(), expected.is_some(), "{password:?}");
+            assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()), "{password:?}: {found:?}");
+        }
+    }
 
     #[test]
     fn password_file_may_end_with_one_newline() {

@@ -31,7 +31,27 @@ impl Client {
     }
 }
 
-/// An election. Reusable.
+/// An election. Reusable. Needs etcd or ZooKeeper.
+///
+/// ```
+/// use lock_tokio::{AcquireError, Client, ElectionEvent};
+///
+/// async fn follow(client: &Client) -> Result<(), AcquireError> {
+///     let election = client.election("scheduler");
+///     if let Some(leader) = election.leader().await? {
+///         println!("now: {:?}", leader.value);
+///     }
+///     let mut observation = election.observe()?;
+///     while let Some(event) = observation.next().await {
+///         match event {
+///             ElectionEvent::Leader(leader) => println!("leads: {:?}", leader.value),
+///             ElectionEvent::NoLeader => println!("nobody leads"),
+///             other => println!("{other:?}"),
+///         }
+///     }
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone)]
 #[must_use = "an election does nothing until one of its methods is awaited"]
 pub struct Election {
@@ -193,6 +213,28 @@ impl fmt::Debug for Campaigning {
 ///
 /// Dereferences to its [`Guard`]: [`is_held`](Guard::is_held), [`lost`](Guard::lost),
 /// [`fence`](Guard::fence) and the rest. Dropping it resigns in the background.
+///
+/// ```
+/// use lock_tokio::{AcquireError, Client};
+///
+/// async fn schedule(client: &Client) -> Result<(), AcquireError> {
+///     // Waits until elected.
+///     let leadership = client.election("scheduler").campaign("host-1").await?;
+///     // To stop the work from elsewhere, such as at a signal.
+///     let resign = leadership.resign_handle();
+///     # drop(resign);
+///     let end = leadership
+///         .lead(|stop| async move {
+///             while !stop.is_raised() {
+///                 // … one step of the work; then it resigns
+///                 # break;
+///             }
+///         })
+///         .await;
+///     println!("{:?}, resigned: {:?}", end.output, end.release);
+///     Ok(())
+/// }
+/// ```
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
     pub(super) guard: Guard,

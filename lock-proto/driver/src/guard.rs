@@ -21,6 +21,31 @@ use lock_proto::{Fence, Loss, Release, Report, Token};
 /// outside of runtimes too. Use [`release`](Self::release) to learn the outcome. A guard may move
 /// between tasks and threads.
 ///
+/// ```
+/// use lock_tokio::{Guard, Loss, Release};
+///
+/// # async fn write(_: Option<u64>) {}
+/// async fn pay(guard: Guard) -> Result<(), Loss> {
+///     let fence = guard.fence().map(|fence| fence.get());
+///     // The resource refuses the write if it has seen a greater fencing token.
+///     let done = guard.protect(write(fence)).await;
+///     if done.release != Release::Released {
+///         println!("others may have to wait for the TTL: {:?}", done.release);
+///     }
+///     done.output // an error if the lock was lost, and the write was cancelled
+/// }
+///
+/// async fn pay_in_steps(guard: Guard) {
+///     for step in 1..=3 {
+///         if !guard.is_held() {
+///             return; // lost: another may hold it
+///         }
+///         println!("step {step}");
+///     }
+///     guard.release().await;
+/// }
+/// ```
+///
 /// The driver sends the release. If the program ends right after the drop, as at the end of `main`,
 /// or the runtime of a driver that was spawned, the request may never leave, and the lock stays
 /// until its TTL ends. Await [`release`](Self::release), or

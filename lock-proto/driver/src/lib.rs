@@ -47,6 +47,25 @@
 //! On etcd and ZooKeeper there are also [elections](Election). Locks on etcd share one queue with
 //! `etcdctl lock` and the Go concurrency package, those on ZooKeeper with Curator or kazoo.
 
+//! # Log
+//!
+//! The driver logs by `tracing`, with the target `lock_driver`; `RUST_LOG=lock_driver=debug` shows
+//! all of it. At INFO: connections. At WARN: a lost connection, a lock at risk or lost, a release
+//! that is unconfirmed, a wait that servers prolong. At DEBUG: each grant, wait and release.
+//!
+//! | field | meaning |
+//! |---|---|
+//! | `client` | the id of the client, [`Client::id`] |
+//! | `conn` | a connection of the client; the second number counts reconnects |
+//! | `server`, `address` | what the URL names, and the address it was resolved to |
+//! | `wake` | on Redis: true for the second connection, on which waiters hear of releases |
+//! | `lock` | the name of the lock or election |
+//! | `fence` | the fencing token of a grant |
+//! | `reason` | why an acquisition waits |
+//! | `remaining` | how long a lock at risk is still held for certain |
+//! | `failures` | what went wrong on each server, in its words |
+//! | `outcome`, `cause` | of a release, of a loss |
+
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -60,15 +79,16 @@ extern crate alloc;
 mod acquire_error;
 mod address;
 mod backend;
-mod blocking;
 #[cfg(any(feature = "redis", feature = "zookeeper"))]
 mod bytes;
 mod client;
 mod clock;
+pub mod config;
 mod connect;
 mod credentials;
 mod election;
 mod engine;
+pub mod errors;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod event_loop;
@@ -81,6 +101,7 @@ mod lock;
 mod name;
 mod observer;
 mod outcome;
+mod own_wait;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod owner;
 mod ping;
@@ -102,6 +123,9 @@ mod ticket;
 pub mod tls;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
+
+// Last: rustdoc lists the methods of a type in the order of the modules.
+mod blocking;
 
 pub use acquire_error::{AcquireError, AcquireErrorKind};
 pub use address::Address;

@@ -16,6 +16,20 @@ use lock_proto::Instant;
 use lock_proto::{Acquire, Blocked, Fence, Renew, Wait};
 
 /// Builder for acquisitions of one lock. Reusable.
+///
+/// ```
+/// # use std::time::Duration;
+/// use lock_tokio::{AcquireError, Client, Guard, Renew};
+///
+/// async fn invoice(client: &Client, number: u32) -> Result<Guard, AcquireError> {
+///     let lock = client
+///         .lock(format!("invoice:{number}"))
+///         .ttl(Duration::from_secs(5)) // how long others wait after a crash of the holder
+///         .wait(Duration::from_secs(2)) // how long to wait for another holder
+///         .renew(Renew::AtMost(Duration::from_secs(60))); // ends the lock of work that hangs
+///     lock.acquire().await
+/// }
+/// ```
 #[derive(Clone)]
 #[must_use = "a lock is taken by `acquire().await`"]
 pub struct Lock {
@@ -91,7 +105,9 @@ impl Lock {
         Acquiring::new(self)
     }
 
-    /// Makes exactly one attempt, or none if the lock is held or waited for in this client.
+    /// Makes exactly one attempt, or none if the lock is held or waited for in this client. During
+    /// the pause after a failed connection it fails at once with the reason
+    /// of that failure; to wait for the next connection, set a short [`wait`](Self::wait).
     ///
     /// # Errors
     ///

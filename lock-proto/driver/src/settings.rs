@@ -22,17 +22,17 @@ type Source = Arc<dyn Fn(CredentialsRequest) -> Supplying + Send + Sync>;
 /// # {
 /// use std::time::Duration;
 ///
-/// use lock_proto::Credentials;
-/// use lock_driver::Settings;
+/// use lock_tokio::{Credentials, Settings};
 ///
 /// # async fn request_token() -> Result<String, std::io::Error> { Ok("secret".into()) }
 /// let settings = Settings::parse(["redis://cache.example?user=app"])?.credentials(|_| async {
 ///     let token = request_token().await?;
 ///     Ok(Credentials::new(&token).valid_for(Duration::from_secs(15 * 60)))
 /// });
-/// # drop(settings);
+/// let client = lock_tokio::connect_with(settings)?;
+/// # drop(client);
 /// # }
-/// # Ok::<(), lock_driver::ConnectError>(())
+/// # Ok::<(), lock_tokio::ConnectError>(())
 /// ```
 #[derive(Clone)]
 #[non_exhaustive]

@@ -22,6 +22,7 @@ use super::foreign::{foreign, foreign_for_each};
 use super::host::Host;
 use super::name::Name;
 use super::outcome::Shutdown;
+use super::own_wait::OwnWaits;
 use super::ping::Pings;
 use super::query::Queries;
 use super::slot::Slot;
@@ -76,6 +77,7 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     outcome: Option<Shutdown>,
     /// At the last grant the fence counter was ahead of the server's clock.
     fence_ahead: bool,
+    own_waits: OwnWaits,
     /// A grant had another TTL than was requested.
     ttl_differed: bool,
     servers: Servers,
@@ -96,6 +98,7 @@ pub(super) struct Batch {
 
 enum Note {
     Blocked(Blocked, Option<String>),
+    OwnWait,
     AtRisk { remaining: Duration, failures: Option<String> },
     NotReleased { failures: Option<String> },
     Lost(Loss),
@@ -111,6 +114,10 @@ impl Note {
             Self::Blocked(reason, failures) => {
                 tracing::warn!(%lock, %reason, failures = failures.as_ref().map(display), "waiting");
             }
+            Self::OwnWait => tracing::warn!(
+                %lock,
+                "waiting for this client itself, which holds the lock; locks are not reentrant: a task that acquires a lock twice waits for itself"
+            ),
             Self::AtRisk { remaining, failures } => {
                 let failures = failures.as_ref().map(display);
                 tracing::warn!(%lock, ?remaining, failures, "lock at risk: its validity ends soon");
@@ -213,6 +220,7 @@ impl<E: Engine> Shared<E> {
             stopping: false,
             outcome: None,
             fence_ahead: false,
+            own_waits: OwnWaits::default(),
             ttl_differed: false,
             servers: Arc::clone(&servers),
             engine,
@@ -245,9 +253,15 @@ impl<E: Engine + ?Sized> Shared<E> {
     }
 
     pub(super) fn error(&self, kind: AcquireErrorKind, what: &'static str, name: &Arc<[u8]>) -> AcquireError {
-        let unread_file = if kind.lacks_credentials() { self.unread_file.get(self.is_forked()) } else { None };
+        let unread_file = if kind.lacks_credentials() {
+            self.unread_file.get(self.is_forked())
+        } else if kind.is_rejected() {
+            self.unread_file.odd(self.is_forked())
+        } else {
+            None
+        };
         let abandoned = self.abandoned.load(Ordering::Acquire);
-        AcquireError::new(kind, what, name, &self.servers, unread_file, abandoned)
+        AcquireError::new(kind, what, name, self.id, &self.servers, unread_file, abandoned)
     }
 
     /// Returns whether the lock of this acquisition is held now.
@@ -388,8 +402,12 @@ impl<E: Engine + ?Sized> Core<E> {
         };
         // What the whole client has met lately: the store does not say it of each lock.
         let machine = self.engine.machine();
-        let recent = machine.last_failure().filter(|(at, _)| now.since(*at) <= machine.default_ttl());
+        let recent = machine.last_failure().filter(|(at, _)| now.since(*at) <= machine.info().default_ttl);
         let recent = recent.map(|(_, answer)| core::slice::from_ref(answer)).unwrap_or_default();
+
+        if event == Event::Blocked(Blocked::Local) {
+            self.own_waits.began(now);
+        }
         let note = match &event {
             Event::Granted(grant) if (grant.fence_ahead_ms > 0) != self.fence_ahead => {
                 // Logged once, and not with every grant until the clock has caught up.
@@ -446,13 +464,19 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.alarms.iter().map(|(at, _)| *at).chain(self.engine.machine().next_deadline()).min()
+        let alarms = self.alarms.iter().map(|(at, _)| *at);
+        alarms.chain(self.own_waits.next_check()).chain(self.engine.machine().next_deadline()).min()
     }
 
     fn expire_due(&mut self, now: Instant, batch: &mut Batch) -> bool {
         let due = self.engine.machine().next_deadline().is_some_and(|deadline| deadline <= now);
         if due {
             self.engine.machine_mut().expire(now);
+        }
+        if self.own_waits.next_check().is_some_and(|at| at <= now) {
+            for ticket in self.own_waits.check(now, &self.tickets) {
+                batch.note(&ticket, Note::OwnWait);
+            }
         }
         batch.changed.extend(self.alarms.extract_if(.., |(at, _)| *at <= now).map(|(_, ticket)| ticket));
         due

@@ -332,6 +332,18 @@ impl Ticket {
         locked_if_possible(&self.state, forked)?.blocked
     }
 
+    /// Returns true if it waits for another acquisition of its client.
+    pub(super) fn waits_in_client(&self) -> bool {
+        let state = locked(&self.state);
+        matches!(state.stage, Stage::Waiting) && state.blocked == Some(Blocked::Local)
+    }
+
+    /// Returns true if it was granted, and its guard is out.
+    pub(super) fn has_guard(&self) -> bool {
+        let state = locked(&self.state);
+        matches!(state.stage, Stage::Held) && !state.returned
+    }
+
     pub(super) fn valid_until(&self) -> Instant {
         Instant::from_nanos(self.until.load(Ordering::Acquire))
     }

@@ -1,6 +1,9 @@
 //! Simulated servers, network and clocks for testing lock code.
 //!
-//! Start with [`scenarios`]: named situations that generate a different run for every seed or byte
+//! To test a program that uses locks, start a [`TestServer`]: a simulated server on a loopback port,
+//! in the process of the test.
+//!
+//! To test a lock, start with [`scenarios`]: named situations that generate a different run for every seed or byte
 //! string, with checkers that watch the guarantees ([`scenario`]). The building blocks can be used
 //! on their own:
 //!
@@ -114,6 +117,7 @@ pub mod redis;
 mod rng;
 pub mod scenario;
 pub mod search;
+pub mod test_server;
 pub mod trace;
 pub mod world;
 pub mod zookeeper;
@@ -125,6 +129,7 @@ pub use direction::Direction;
 pub use journal::Keep;
 pub use rng::Rng;
 pub use scenario::{Outcome, Plan, Scenario, scenarios};
+pub use test_server::TestServer;
 pub use trace::Trace;
 pub use world::Handovers;
 pub use world::redis::{Builder, RedisClient, World};

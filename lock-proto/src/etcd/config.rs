@@ -51,9 +51,8 @@ impl Config {
     /// understood is an error.
     ///
     /// ```
-    /// use lock_proto::etcd::Config;
-    ///
-    /// let config = Config::parse("etcd://app:s%40crt@etcd-1.example,etcd-2.example:2380")?;
+    /// # use lock_proto::etcd;
+    /// let config = etcd::Config::parse("etcd://app:s%40crt@etcd-1.example,etcd-2.example:2380")?;
     /// assert_eq!(config.endpoints()[0].target.to_string(), "etcd-1.example:2379");
     /// # Ok::<(), lock_proto::UrlError>(())
     /// ```

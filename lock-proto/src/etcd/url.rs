@@ -37,9 +37,8 @@ impl Endpoint {
     /// Parses `host` or `host:port`. The default port is 2379; IPv6 addresses need brackets.
     ///
     /// ```
-    /// use lock_proto::etcd::Endpoint;
-    ///
-    /// assert_eq!(&*Endpoint::parse("etcd-1.example")?.authority, "etcd-1.example:2379");
+    /// # use lock_proto::etcd;
+    /// assert_eq!(&*etcd::Endpoint::parse("etcd-1.example")?.authority, "etcd-1.example:2379");
     /// # Ok::<(), lock_proto::UrlError>(())
     /// ```
     ///
@@ -57,12 +56,11 @@ impl Endpoint {
     /// the application's resolver.
     ///
     /// ```
-    /// use lock_proto::etcd::{Config, Endpoint};
-    ///
+    /// # use lock_proto::etcd;
     /// // Priority, weight, port and target, as the resolver returns them.
     /// let records = [(0, 2, 2379, "etcd-1.example."), (0, 1, 2379, "etcd-2.example."), (1, 0, 2379, "far.example.")];
-    /// let endpoints = records.map(|(priority, weight, port, target)| Endpoint::srv(priority, weight, port, target));
-    /// let config = Config::new(endpoints.into_iter().collect::<Result<Vec<_>, _>>()?);
+    /// let endpoint = |(priority, weight, port, target)| etcd::Endpoint::srv(priority, weight, port, target);
+    /// let config = etcd::Config::new(records.into_iter().map(endpoint).collect::<Result<Vec<_>, _>>()?);
     /// assert_eq!(config.endpoints()[0].to_string(), "etcd-1.example:2379");
     /// # Ok::<(), lock_proto::UrlError>(())
     /// ```

@@ -81,9 +81,8 @@ impl Config {
     /// quorum, use [`new`](Self::new).
     ///
     /// ```
-    /// use lock_proto::redis::Config;
-    ///
-    /// let config = Config::parse("redis://cache.example/2")?;
+    /// # use lock_proto::redis;
+    /// let config = redis::Config::parse("redis://cache.example/2")?;
     /// assert_eq!(config.nodes()[0].database, 2);
     /// # Ok::<(), lock_proto::UrlError>(())
     /// ```

@@ -9,7 +9,7 @@ use core::str::FromStr;
 use crate::parameters::{Parameters, shown_parameters};
 use crate::url::{
     Encoded, Login, MAX_CLIENT_NAME, MAX_DATABASE, MAX_SOCKET_PATH, Target, UrlError, decoded, digits, parse_host,
-    parse_login, parse_scheme, shown, split_fragment,
+    parse_login, parse_scheme, shown, split_fragment, unsupported_scheme,
 };
 
 /// Address and login of one server.
@@ -53,10 +53,9 @@ impl Endpoint {
     /// is rejected, because a lock in the wrong place protects nothing.
     ///
     /// ```
-    /// use lock_proto::redis::Endpoint;
-    ///
+    /// # use lock_proto::redis;
     /// let url = "redis://app:s%40crt@cache.example:6380/2?client_name=billing";
-    /// let endpoint = Endpoint::parse(url)?;
+    /// let endpoint = redis::Endpoint::parse(url)?;
     /// assert_eq!(endpoint.target.to_string(), "cache.example:6380");
     /// let shown = "redis://app:***@cache.example:6380/2?client_name=billing";
     /// assert_eq!(endpoint.to_string(), shown);
@@ -73,7 +72,7 @@ impl Endpoint {
             "rediss" | "valkeys" => (false, true),
             "redis+unix" | "unix" => (true, false),
             "rediss+unix" => return Err(UrlError::TlsUnix),
-            other => return Err(UrlError::Scheme { given: shown(other), expected: SCHEMES }),
+            other => return Err(unsupported_scheme(other, SCHEMES)),
         };
         let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (login, place) =
@@ -84,6 +83,9 @@ impl Endpoint {
         let visible = if may_be_path { rest.split_once('?').map_or("", |(_, query)| query) } else { rest };
         if visible.contains('@') {
             return Err(UrlError::Login);
+        }
+        if place.contains(',') && !unix {
+            return Err(UrlError::SeveralHosts);
         }
         let before_host = login.map(parse_login).transpose()?.unwrap_or_default();
         let (rest, insecure) = split_fragment(rest)?;

@@ -61,9 +61,8 @@ impl Config {
     /// Anything that is not understood is an error.
     ///
     /// ```
-    /// use lock_proto::zookeeper::Config;
-    ///
-    /// let config = Config::parse("zk://app:s%40crt@zk-1.example,zk-2.example:2182/billing?tick_ms=2000")?;
+    /// # use lock_proto::zookeeper;
+    /// let config = zookeeper::Config::parse("zk://app:s%40crt@zk-1.example,zk-2.example:2182/billing?tick_ms=2000")?;
     /// assert_eq!(config.servers()[1].to_string(), "zk-2.example:2182");
     /// # Ok::<(), lock_proto::UrlError>(())
     /// ```

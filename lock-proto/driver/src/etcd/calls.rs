@@ -197,7 +197,7 @@ impl<H: Host> Links<H> for Connections<H> {
                 match input {
                     Input::Connected => {
                         route.succeeded();
-                        tracing::info!(%conn, server = %route.target, "connected");
+                        tracing::info!(client = %shared.id, %conn, server = %route.target, "connected");
                     }
                     Input::Ended(fault) => {
                         goes_on = false;

@@ -5,6 +5,7 @@ use core::sync::atomic::AtomicUsize;
 
 use super::*;
 use lock_proto::Credentials;
+use lock_sim::redis::{Node, NodeConfig};
 
 const HANG: Duration = Duration::from_secs(30);
 
@@ -97,4 +98,30 @@ fn source_of_credentials_is_asked_if_store_is_set_later() {
     assert!(poll(&mut waiting).is_pending());
     world.settle(&mut driver);
     assert!(asked.load(Ordering::Relaxed) > 0);
+}
+
+/// A wrong password showed nothing of the blank at the end of its file.
+#[test]
+fn error_names_invisible_parts_of_rejected_password() {
+    // N19
+    let folder = lock_testkit::temporary();
+    let file = folder.path().join("password").display().to_string();
+    let url = alloc::format!("redis://node?password_file={file}");
+    for (content, hint) in [
+        ("secret \n", "begins or ends with white space"),
+        ("secret\n\n", "ends with a line break"),
+        ("\u{feff}secret", "byte order mark"),
+        ("wrong\n", ""),
+    ] {
+        std::fs::write(&file, content).unwrap();
+        let world = World::new();
+        world.with(|inner| inner.node = Node::new(Instant::ZERO, NodeConfig::new(1).password("secret")));
+        let (client, mut driver) = world.client_with(1, redis::Config::parse(&url).unwrap());
+        let error = world.wait(&mut driver, client.lock("a").wait(Duration::from_secs(1)).acquire()).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("WRONGPASS"), "{error}");
+        let expected = alloc::format!("password file {file}: the password in it");
+        assert_eq!(error.contains(&expected), !hint.is_empty(), "{error}");
+        assert!(error.contains(hint) && !error.contains("secret"), "{error}");
+    }
 }

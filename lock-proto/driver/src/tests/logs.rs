@@ -93,7 +93,7 @@ fn server_that_does_not_work_is_one_warning_with_reason() {
     for (answers, reason) in [
         (Answers::SpeaksHttp, "it speaks HTTP/1"),
         (Answers::Silence, "did not answer in time"),
-        (Answers::HangsUp, "does it expect TLS?"),
+        (Answers::HangsUp, "does it expect TLS"),
         (Answers::Nothing, "did not answer in time"),
         (Answers::Refuses, "refused the connection"),
         (Answers::IsFull, "max number of clients reached"),
@@ -213,4 +213,51 @@ fn many_log_lines_hold_up_neither_driver_nor_watchers() {
         written = lines();
     }
     assert_eq!(written, guards.len());
+}
+
+/// A task that acquires a lock that it holds waits for itself, and nothing at INFO said so.
+#[test]
+fn wait_for_own_client_is_one_warning() {
+    // D9
+    const WARNING: &str = "waiting for this client itself";
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
+    let mut nested = [client.lock("a").acquire(), client.lock("a").acquire()];
+    for waiting in &mut nested {
+        assert!(poll(waiting).is_pending());
+    }
+    let lines = Log::of(&world, &mut driver, Duration::from_millis(900));
+    assert_eq!(count(&lines, Level::WARN, WARNING), 0, "{lines:#?}");
+    let lines = Log::of(&world, &mut driver, Duration::from_secs(20));
+    assert_eq!(count(&lines, Level::WARN, WARNING), 1, "{lines:#?}");
+    assert_eq!(count(&lines, Level::WARN, "lock=\"a\""), 1, "{lines:#?}");
+
+    // A queue behind another client's lock is an everyday matter.
+    drop(guard);
+    let _first = world.wait(&mut driver, &mut nested[0]).unwrap();
+    drop(nested);
+    let now = world.time();
+    world.with(|inner| inner.node.insert(now, "b", "another client", None));
+    let mut others = [client.lock("b").acquire(), client.lock("b").acquire()];
+    for waiting in &mut others {
+        assert!(poll(waiting).is_pending());
+    }
+    let lines = Log::of(&world, &mut driver, Duration::from_secs(20));
+    assert_eq!(count(&lines, Level::WARN, WARNING), 0, "{lines:#?}");
+}
+
+#[test]
+fn client_is_named_in_log_errors_and_values() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let mut waiting = client.lock("a").acquire();
+    assert!(poll(&mut waiting).is_pending());
+    let lines = Log::of(&world, &mut driver, Duration::from_secs(1));
+    let id = client.id().to_string();
+    assert_eq!(count(&lines, Level::INFO, &format!("connected client={id} ")), 1, "{lines:#?}");
+    let guard = world.wait(&mut driver, waiting).unwrap();
+    assert!(guard.token().to_string().starts_with(&id));
+    let busy = world.wait(&mut driver, client.lock("a").try_acquire()).unwrap_err();
+    assert!(busy.to_string().contains(&format!("in this client, {id} ")), "{busy}");
 }

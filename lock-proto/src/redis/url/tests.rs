@@ -153,10 +153,10 @@ fn errors_name_problem_and_allowed_values() {
         ("redis://::1", "host must be", "IPv6 address in brackets"),
         ("redis://[::1", "host must be", "IPv6 address in brackets"),
         ("redis://[::1]1", "host must be", "IPv6 address in brackets"),
-        ("redis://[fe80::1%25eth0]", "host must be", "IPv6 address in brackets"),
+        ("redis://[fe80::1%25eth0]", "zone", "not supported"),
         ("redis://[1.2.3.4]", "host must be", "IPv6 address in brackets"),
         ("redis://a%2eb", "host must be", "letters, digits"),
-        ("redis://a,b", "host must be", "letters, digits"),
+        ("redis://a,b", "one server", "connect_quorum"),
         ("redis://h:", "port must be", "1 to 65535"),
         ("redis://h:0", "port 0 must be", "1 to 65535"),
         ("redis://h:65536", "port 65536 must be", "1 to 65535"),
@@ -238,4 +238,28 @@ fn display_round_trips_and_hides_password() {
         masked.login.password = masked.login.password.map(|_| Secret::new("***"));
         assert_eq!(text.parse(), Ok(masked), "{text}");
     }
+}
+
+/// The errors were correct, and did not say what to do.
+#[test]
+fn common_mistakes_have_errors_that_help() {
+    for (url, expected) in [
+        ("redis://a,b,c", UrlError::SeveralHosts),
+        ("rediss://:secret@a:1,b:2/0", UrlError::SeveralHosts),
+        ("redis-sentinel://a", UrlError::Sentinel),
+        ("rediss+sentinel://a", UrlError::Sentinel),
+        ("valkey-sentinel://a", UrlError::Sentinel),
+        ("redis+cluster://a", UrlError::RedisCluster),
+        ("rediss-cluster://a", UrlError::RedisCluster),
+        ("\"redis://a\"", UrlError::Quoted),
+        ("'redis://a'", UrlError::Quoted),
+        ("redis://[fe80::1%25eth0]:1", UrlError::Zone),
+        ("redis://[fe80::1%eth0]", UrlError::Zone),
+    ] {
+        let error = Endpoint::parse(url).unwrap_err();
+        assert_eq!(error, expected, "{url}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+    assert!(matches!(Endpoint::parse("my-cluster://a"), Err(UrlError::Scheme { .. })));
+    assert_eq!(parse("unix:///run/a,b").target, Target::Unix { path: "/run/a,b".into() });
 }

@@ -1,6 +1,6 @@
 //! Scripts that many lock libraries send, recognised by their text without spaces and quotes.
 
-use lock_sim::redis::{Calls, Interpreter, Reply, ScriptFn};
+use crate::redis::{Calls, Interpreter, Reply, ScriptFn};
 
 /// Runs the scripts of common lock libraries. There is no Lua here: see docs/notes/lua.md.
 #[derive(Debug)]

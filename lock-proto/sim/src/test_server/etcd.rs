@@ -1,12 +1,18 @@
-//! A simulated etcd cluster behind gRPC.
+//! A simulated etcd cluster behind gRPC, on a thread with a runtime of its own.
 
+use alloc::sync::Arc;
 use core::convert::Infallible;
 use core::net::{Ipv4Addr, SocketAddr};
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::TcpListener as StdListener;
+use std::sync::mpsc as channel;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant as Clock;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -18,19 +24,150 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use lock_proto::Instant;
 use lock_proto::etcd::message::{LeaseKeepAliveRequest, WatchRequest};
 use lock_proto::etcd::{Code, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
-use lock_sim::etcd::{Cluster, ClusterConfig, ClusterOutput, UnaryCall};
 use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::Instant as Clock;
+use tokio::task::JoinHandle as Task;
 
-use super::line::accept;
+use crate::etcd::{Cluster, ClusterConfig, ClusterOutput, UnaryCall};
 
 type Frames = mpsc::UnboundedSender<Frame<Bytes>>;
 
-/// The members of a simulated cluster, each on a port of its own.
+/// A simulated etcd cluster on loopback ports, one for each member, with every setting of a
+/// [`Cluster`]. Dropping it stops it. Tests of a service need [`TestServer`](super::TestServer) only.
+#[derive(Debug)]
+pub struct EtcdServer {
+    served: Served,
+    addresses: Vec<SocketAddr>,
+    orders: mpsc::UnboundedSender<Order>,
+    /// Resumes the paused thread when it is dropped.
+    gate: Mutex<Option<channel::Sender<()>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread is told. It answers by dropping its sender.
+enum Order {
+    /// Block until the sender of the last channel is gone.
+    Pause(channel::Sender<()>, channel::Receiver<()>),
+    /// Close the port of a member.
+    Close(usize, channel::Sender<()>),
+    /// Open the port of a member again.
+    Open(usize, StdListener),
+}
+
+impl EtcdServer {
+    /// Starts a cluster on free ports of 127.0.0.1.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a port cannot be opened or the thread cannot be started.
+    pub fn start(members: usize, config: ClusterConfig) -> io::Result<Self> {
+        let listeners: Vec<StdListener> = (0..members).map(|_| listen(0)).collect::<io::Result<_>>()?;
+        let addresses: Vec<SocketAddr> = listeners.iter().map(StdListener::local_addr).collect::<io::Result<_>>()?;
+        let mut cluster = Cluster::new(Instant::ZERO, config);
+        cluster.set_client_urls(addresses.iter().map(|address| format!("http://{address}")).collect());
+        let state =
+            State { cluster, last: 0, calls: BTreeMap::new(), streams: BTreeMap::new(), connections: BTreeMap::new() };
+        let shared = Shared { start: Clock::now(), state: Mutex::new(state), changed: Notify::new() };
+        let served = Served(Arc::new(shared));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (orders, received) = mpsc::unbounded_channel();
+        let serving = served.clone();
+        let thread = thread::Builder::new()
+            .name("etcd server".into())
+            .spawn(move || runtime.block_on(serving.run(listeners, received)))?;
+        Ok(Self { served, addresses, orders, gate: Mutex::default(), thread: Some(thread) })
+    }
+
+    /// Returns the addresses of the members.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Returns the URL of the cluster.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        format!("etcd://{}", hosts.join(","))
+    }
+
+    /// Gives access to the cluster.
+    pub fn with_cluster<T>(&self, act: impl FnOnce(&mut Cluster, Instant) -> T) -> T {
+        self.served.with(act)
+    }
+
+    /// Stops all members as `SIGSTOP` does: connections stay open, but no member replies.
+    pub fn pause(&self) {
+        let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        if gate.is_none() {
+            let (sender, receiver) = channel::channel();
+            self.order(|done| Order::Pause(done, receiver));
+            *gate = Some(sender);
+        }
+    }
+
+    /// Resumes the paused members.
+    pub fn resume(&self) {
+        *self.gate.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Kills a member: its connections end, and new ones are refused. Its data stays for
+    /// [`restart`](Self::restart). Resumes a paused cluster.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such member.
+    pub fn kill(&self, member: usize) {
+        self.resume();
+        self.order(|done| Order::Close(member, done));
+        self.with_cluster(|cluster, now| cluster.crash(now, member));
+    }
+
+    /// Starts a member again on the same port, with its data; kills it first if it is up.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the port cannot be opened again.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such member.
+    pub fn restart(&self, member: usize) -> io::Result<()> {
+        self.kill(member);
+        let listener = listen(self.addresses[member].port())?;
+        self.with_cluster(|cluster, now| cluster.start(now, member));
+        let _ = self.orders.send(Order::Open(member, listener));
+        Ok(())
+    }
+
+    /// Returns when the order was carried out.
+    fn order(&self, order: impl FnOnce(channel::Sender<()>) -> Order) {
+        let (done, wait) = channel::channel();
+        let _ = self.orders.send(order(done));
+        let _ = wait.recv();
+    }
+}
+
+impl Drop for EtcdServer {
+    fn drop(&mut self) {
+        self.resume();
+        // The thread ends when its orders do.
+        self.orders = mpsc::unbounded_channel().0;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(port: u16) -> io::Result<StdListener> {
+    let listener = StdListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
 #[derive(Clone, Debug)]
-pub(super) struct ServedCluster(Arc<Shared>);
+struct Served(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -50,29 +187,39 @@ struct State {
     connections: BTreeMap<u64, Arc<Notify>>,
 }
 
-impl ServedCluster {
-    pub(super) async fn start(members: usize) -> io::Result<(Self, Vec<SocketAddr>)> {
-        let state = State {
-            cluster: Cluster::new(Instant::ZERO, ClusterConfig::new(members, 1)),
-            last: 0,
-            calls: BTreeMap::new(),
-            streams: BTreeMap::new(),
-            connections: BTreeMap::new(),
-        };
-        let shared = Shared { start: Clock::now(), state: Mutex::new(state), changed: Notify::new() };
-        let cluster = Self(Arc::new(shared));
-        let mut addresses = Vec::new();
-        for member in 0..members {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-            addresses.push(listener.local_addr()?);
-            tokio::spawn(cluster.clone().accept(member, listener));
+impl Served {
+    /// Serves until there can be no more orders.
+    async fn run(self, listeners: Vec<StdListener>, mut orders: mpsc::UnboundedReceiver<Order>) {
+        let mut ports: BTreeMap<usize, Task<()>> =
+            listeners.into_iter().enumerate().map(|(member, listener)| (member, self.open(member, listener))).collect();
+        tokio::spawn(self.clone().run_timer());
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Pause(done, gate) => {
+                    drop(done);
+                    // Nothing runs on this thread meanwhile.
+                    let _ = gate.recv();
+                }
+                Order::Close(member, done) => {
+                    if let Some(port) = ports.remove(&member) {
+                        port.abort();
+                        // The task drops the listener.
+                        let _ = port.await;
+                    }
+                    drop(done);
+                }
+                Order::Open(member, listener) => {
+                    ports.insert(member, self.open(member, listener));
+                }
+            }
         }
-        tokio::spawn(cluster.clone().run_timer());
-        Ok((cluster, addresses))
     }
 
-    /// Gives access to the cluster.
-    pub(super) fn with<T>(&self, act: impl FnOnce(&mut Cluster, Instant) -> T) -> T {
+    fn open(&self, member: usize, listener: StdListener) -> Task<()> {
+        tokio::spawn(self.clone().accept(member, listener))
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Cluster, Instant) -> T) -> T {
         let done = self.with_quietly(act);
         self.0.changed.notify_one();
         done
@@ -103,22 +250,23 @@ impl ServedCluster {
             let due = self.lock().cluster.next_deadline();
             let changed = self.0.changed.notified();
             match due {
-                Some(at) => {
-                    let at = self.0.start + at.since(Instant::ZERO);
-                    tokio::select! {
-                        () = tokio::time::sleep_until(at) => {}
-                        () = changed => {}
-                    }
-                }
+                Some(at) => tokio::select! {
+                    () = tokio::time::sleep(at.since(self.now())) => {}
+                    () = changed => {}
+                },
                 None => changed.await,
             }
         }
     }
 
-    async fn accept(self, member: usize, listener: TcpListener) {
+    async fn accept(self, member: usize, listener: StdListener) {
+        let Ok(listener) = TcpListener::from_std(listener) else { return };
         loop {
-            let stream = accept(&listener).await;
-            tokio::spawn(self.clone().serve(member, stream));
+            match listener.accept().await {
+                Ok((stream, _)) => drop(tokio::spawn(self.clone().serve(member, stream))),
+                // Possibly too many open files, which may pass.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
         }
     }
 
