@@ -120,6 +120,14 @@ impl Breach {
 mod tests {
     use super::*;
 
+    /// ZooKeeper says nothing when a client has too many connections.
+    #[test]
+    fn connection_that_ends_early_may_be_over_limit() {
+        use alloc::string::ToString as _;
+        let text = Fault::ClosedEarly.to_string();
+        assert!(["port", "TLS", "maxClientCnxns"].iter().all(|word| text.contains(word)), "{text}");
+    }
+
     #[test]
     fn web_servers_are_recognised() {
         for greeting in ["HTTP/1.1 400", "<!DOCTYPE HTML>", "<html>", "<HTML>"] {
