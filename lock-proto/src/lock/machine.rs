@@ -51,8 +51,9 @@ pub trait LockClient {
     /// [`Misuse`] if the acquisition still waits, is already being released, or has ended.
     fn release(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse>;
 
-    /// Cancels the acquisition in whatever state it is in. No further events follow, and cleanup
-    /// removes what it left. Does nothing for an id that has ended.
+    /// Cancels the acquisition in whatever state it is in. Cleanup removes what it left. No further
+    /// events follow, except those that are queued when this returns: what was due before the call
+    /// happens first. Does nothing for an id that has ended.
     fn abandon(&mut self, now: Instant, lock: LockId);
 
     /// Fails all waiters, releases all held locks, and refuses new acquisitions. The last output
