@@ -10,6 +10,7 @@ mod listener;
 mod lock;
 mod locks;
 mod output;
+#[expect(unnameable_types, reason = "parts of `Pipe`")]
 mod pipe;
 mod request;
 pub mod script;
@@ -25,6 +26,8 @@ pub use client::Client;
 pub use config::{Config, MAX_FENCE_BLOCK, UnknownAge, Wake};
 pub use locks::Locks;
 pub use output::LocksOutput;
+#[doc(hidden)]
+pub use pipe::Resp;
 pub use pipe::{Hello, Limits, Pipe, PipeConfig, PipeOutput, ServerInfo};
 pub use request::{
     FENCE_NAME, FenceBlock, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, Value, WAITING_SUFFIX,

@@ -53,7 +53,7 @@ impl Pipe {
         self.clock(now);
         if self.is_up() {
             self.expect_replies();
-            self.wire.login(Step::Info, &self.config.endpoint, self.renewal.login());
+            self.state.wire.login(Step::Info, &self.state.config.endpoint, self.renewal.login());
         }
     }
 }
