@@ -11,7 +11,7 @@ mod tests;
 use alloc::collections::VecDeque;
 use core::fmt;
 
-pub use protocol::{Opening, Order, Policy, Protocol, Settlement};
+pub use protocol::{Failed, Opening, Order, Policy, Protocol, Settlement};
 
 use crate::collections::{Waiting, burst};
 use crate::fault::Fault;
@@ -34,7 +34,9 @@ pub struct Connection<P: Protocol> {
     pub(crate) now: Instant,
     pub(crate) phase: Phase<P::Handshake>,
     /// The current connection, or the last one.
-    conn: ConnId,
+    pub(crate) conn: ConnId,
+    /// When it was opened.
+    pub(crate) opened: Instant,
     /// Consecutive failures since the last connection that lasted.
     pub(crate) failures: Failures,
     /// Requests that arrived while the connection is being opened.
@@ -48,24 +50,36 @@ pub struct Connection<P: Protocol> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Phase<H> {
+pub enum Phase<H> {
+    /// There is no connection.
     Closed,
+    /// The host opens it.
     Connecting {
+        /// When the attempt fails.
         until: Instant,
     },
+    /// The host supplies the login.
     AwaitingCredentials {
+        /// When the attempt fails.
         until: Instant,
     },
     /// Login, and what else comes before the first request.
     Handshake {
+        /// When the attempt fails.
         until: Instant,
+        /// Its progress.
         handshake: H,
     },
+    /// Requests are sent at once.
     Up {
+        /// When the handshake was complete.
         since: Instant,
     },
+    /// A pause after a failure.
     BackingOff {
+        /// When it ends.
         until: Instant,
+        /// Why the connection has failed.
         cause: Cause,
     },
 }
@@ -78,6 +92,7 @@ impl<P: Protocol> Connection<P> {
             now: Instant::ZERO,
             phase: Phase::Closed,
             conn: before,
+            opened: Instant::ZERO,
             failures: Failures::default(),
             waiting: Waiting::default(),
             renewal,
@@ -132,6 +147,7 @@ impl<P: Protocol> Connection<P> {
         if let Phase::Connecting { until } = self.phase
             && self.is_current(conn)
         {
+            self.opened = self.now;
             self.begin_login(until);
         }
     }
@@ -144,8 +160,8 @@ impl<P: Protocol> Connection<P> {
         }
     }
 
-    /// Returns the next output.
-    pub fn poll_output(&mut self) -> Option<P::Output> {
+    #[inline]
+    pub(crate) fn pop_output(&mut self) -> Option<P::Output> {
         burst::pop(&mut self.outputs)
     }
 
@@ -243,11 +259,11 @@ impl<P: Protocol> Connection<P> {
                 }
             }
             Phase::Up { .. } => {
-                if self.state.silent_until(self.heard).is_some_and(|until| until <= now) {
-                    return self.fail(Fault::TimedOut.into(), true);
-                }
                 if self.renewal_due().is_some_and(|due| due <= now) {
                     self.request_credentials();
+                }
+                if self.state.silent_until(self.heard).is_some_and(|until| until <= now) {
+                    self.fail(Fault::TimedOut.into(), true);
                 }
             }
             Phase::BackingOff { until, .. } => {
@@ -265,7 +281,7 @@ impl<P: Protocol> Connection<P> {
         match &self.phase {
             Phase::Closed => None,
             Phase::Up { .. } => sooner(
-                self.state.silent_until(self.heard).map(|at| (at, "reply")),
+                self.state.silent_until(self.heard).map(|at| (at, "something in flight")),
                 self.renewal_due().map(|at| (at, "new credentials")),
             ),
             Phase::Connecting { until } => self.opening_deadline(*until, "connect timeout"),
@@ -310,8 +326,8 @@ impl<P: Protocol> Connection<P> {
         if notify_host {
             self.disconnect(Some(cause.clone()));
         }
-        let since = if let Phase::Up { since } = self.phase { Some(since) } else { None };
-        let lasted = self.state.ended(self.now, since, &cause);
+        let failed = Failed { now: self.now, opened: self.opened, phase: &self.phase, cause: &cause };
+        let lasted = self.state.ended(&failed);
         let Policy { servers, reconnect, reopens, at_once, .. } = self.state.policy();
         self.failures.failed(lasted, reconnect);
         let pause = self.failures.pause(servers.saturating_sub(1), reconnect, self.seed, self.conn.generation);
@@ -360,12 +376,12 @@ pub(crate) fn sooner(a: Option<Deadline>, b: Option<Deadline>) -> Option<Deadlin
     }
 }
 
-/// Shows no requests, outputs or bytes: they may contain a login.
+/// Shows no requests that wait: they may contain a login.
 impl<P: Protocol + fmt::Debug> fmt::Debug for Connection<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { now, phase, conn, failures, state, .. } = self;
+        let Self { now, phase, conn, failures, outputs, state, .. } = self;
         let mut shown = f.debug_struct("Connection");
         shown.field("now", now).field("phase", phase).field("conn", conn).field("failures", failures);
-        shown.field("state", state).finish_non_exhaustive()
+        shown.field("outputs", outputs).field("state", state).finish_non_exhaustive()
     }
 }

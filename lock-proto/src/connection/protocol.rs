@@ -6,6 +6,7 @@ use core::fmt::Debug;
 use core::hash::Hash;
 use core::time::Duration;
 
+use super::Phase;
 use crate::fault::Fault;
 use crate::id::{ConnId, NodeId};
 use crate::lock::{Backoff, Cause, CredentialsRequest, Renewal};
@@ -19,7 +20,7 @@ pub trait Protocol: Sized {
     /// A request that waits for the connection.
     type Pending: Clone + PartialEq + Eq + Hash;
     /// An output for the host or the hub.
-    type Output: Clone + PartialEq + Eq + Hash;
+    type Output: Clone + Debug + PartialEq + Eq + Hash;
 
     /// Returns the present settings of the connection.
     fn policy(&self) -> Policy;
@@ -57,9 +58,9 @@ pub trait Protocol: Sized {
     // P6, E13
     fn silent_until(&self, heard: Instant) -> Option<Instant>;
 
-    /// The connection has failed; `since` if it was up. Turns to the next server, and returns how
-    /// long the connection lasted.
-    fn ended(&mut self, now: Instant, since: Option<Instant>, cause: &Cause) -> Duration;
+    /// The connection has failed. Turns to the next server, and returns how long the connection
+    /// lasted.
+    fn ended(&mut self, failed: &Failed<'_, Self::Handshake>) -> Duration;
 
     /// Answers the requests that were given to the connection: as `Unknown` if the host has seen
     /// them, else as `NotSent`.
@@ -119,7 +120,34 @@ pub struct Opening<'a, O> {
     pub outputs: &'a mut VecDeque<O>,
 }
 
-/// The end of a connection.
+/// A connection that has failed.
+#[derive(Debug)]
+pub struct Failed<'a, H> {
+    /// The time.
+    pub now: Instant,
+    /// When it was opened, if it was.
+    pub opened: Instant,
+    /// The phase in which it failed.
+    pub phase: &'a Phase<H>,
+    /// Why.
+    pub cause: &'a Cause,
+}
+
+impl<H> Failed<'_, H> {
+    /// Returns how long the connection was up.
+    pub(crate) const fn lasted(&self) -> Duration {
+        match self.phase {
+            Phase::Up { since } => self.now.since(*since),
+            Phase::Closed
+            | Phase::Connecting { .. }
+            | Phase::AwaitingCredentials { .. }
+            | Phase::Handshake { .. }
+            | Phase::BackingOff { .. } => Duration::ZERO,
+        }
+    }
+}
+
+/// The requests of a connection that are settled.
 #[derive(Debug)]
 pub struct Settlement<'a> {
     /// The time.

@@ -104,9 +104,9 @@ impl Protocol for Fake {
         (!self.in_flight.is_empty()).then(|| heard + SECOND)
     }
 
-    fn ended(&mut self, now: Instant, since: Option<Instant>, _: &Cause) -> Duration {
+    fn ended(&mut self, failed: &Failed<'_, &'static str>) -> Duration {
         self.server = (self.server + 1) % self.servers as u16;
-        since.map_or(Duration::ZERO, |since| now.since(since))
+        failed.lasted()
     }
 
     fn settle(&mut self, _: &Settlement<'_>, outputs: &mut VecDeque<Out>) {
@@ -157,7 +157,7 @@ impl Rig {
     }
 
     fn outputs(&mut self) -> Vec<Out> {
-        core::iter::from_fn(|| self.connection.poll_output()).collect()
+        core::iter::from_fn(|| self.connection.pop_output()).collect()
     }
 
     fn submit(&mut self, number: u8) {
@@ -286,7 +286,7 @@ fn open_connection_ends_after_silence_only_if_a_reply_is_expected() {
     rig.submit(1);
     rig.pass(SECOND / 2);
     rig.submit(2);
-    assert_eq!(rig.due(), Some((SECOND / 2, "reply")), "counts from the first request");
+    assert_eq!(rig.due(), Some((SECOND / 2, "something in flight")), "counts from the first request");
     let timed_out = because(Fault::TimedOut);
     assert_eq!(
         rig.pass(SECOND / 2),

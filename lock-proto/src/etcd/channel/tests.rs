@@ -16,10 +16,11 @@ use crate::etcd::message::{
     AuthenticateResponse, KeyValue, LeaseGrantResponse, LeaseKeepAliveResponse, RangeResponse, ResponseHeader,
     WatchRequestUnion, WatchResponse,
 };
+use crate::etcd::request::Reply;
 use crate::etcd::request::{Found, LeaseId, Refusal};
 use crate::etcd::rpc::{Code, Rpc};
 use crate::etcd::url::Endpoint;
-use crate::lock::Backoff;
+use crate::lock::{Backoff, Cause};
 use crate::url::Login;
 use alloc::format;
 use alloc::string::{String, ToString as _};
@@ -323,7 +324,7 @@ fn endpoints_are_tried_round_robin_with_backoff_after_first_round() {
     }
     // Other seeds start at other endpoints.
     let starts: alloc::collections::BTreeSet<u16> =
-        (0..20).map(|seed| Channel::new(config(3), seed).members.node().index() as u16).collect();
+        (0..20).map(|seed| Channel::new(config(3), seed).state.members.node().index() as u16).collect();
     assert_eq!(starts.len(), 3);
 }
 

@@ -21,7 +21,7 @@ pub use protocol::Resp;
 
 use self::frame::Answer;
 use self::handshake::Step;
-use self::protocol::Login;
+use self::protocol::HandshakeReplies;
 use self::resp_fast_path::parse_common_reply;
 use self::wire::{Job, Pending, breach};
 use super::batch;
@@ -240,6 +240,11 @@ impl Pipe {
         self.check_idle();
     }
 
+    /// Returns the next output.
+    pub fn poll_output(&mut self) -> Option<PipeOutput> {
+        self.pop_output()
+    }
+
     /// Returns bytes to write to `conn`; empty if there are none, or it is not the current
     /// connection. Commands are encoded here, not earlier, up to [`Limits::outgoing`] plus one
     /// command. Poll for outputs afterwards.
@@ -282,7 +287,7 @@ impl Pipe {
         self.submit(Pending { job, send_by: Instant::MAX }, connect_by);
     }
 
-    fn advance_login(&mut self, login: Login, until: Instant) {
+    fn advance_login(&mut self, login: HandshakeReplies, until: Instant) {
         if login.unanswered > 0 {
             self.phase = Phase::Handshake { until, handshake: login };
             return;

@@ -6,12 +6,12 @@ use core::time::Duration;
 use super::handshake::Step;
 use super::wire::{Job, Pending, Wire};
 use super::{Hello, PipeConfig, PipeOutput};
-use crate::connection::{Opening, Order, Policy, Protocol, Settlement};
+use crate::connection::{Failed, Opening, Order, Policy, Protocol, Settlement};
 use crate::fault::Fault;
 use crate::lock::{Cause, Renewal};
 use crate::redis::request::{Identity, Reply};
 use crate::time::{Instant, soonest};
-use crate::url::{self, Target};
+use crate::url::{Login, Target};
 
 /// The Redis protocol on one connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ pub struct Resp {
 
 /// The handshake: how many replies are missing, and what the others said.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Login {
+pub struct HandshakeReplies {
     pub(super) unanswered: usize,
     pub(super) hello: Hello,
 }
@@ -59,7 +59,7 @@ fn answer(job: Job, seen: bool, cause: &Cause) -> Option<PipeOutput> {
 }
 
 impl Protocol for Resp {
-    type Handshake = Login;
+    type Handshake = HandshakeReplies;
     type Pending = Pending;
     type Output = PipeOutput;
 
@@ -74,7 +74,7 @@ impl Protocol for Resp {
     }
 
     #[inline]
-    fn asks(&self) -> Option<&url::Login> {
+    fn asks(&self) -> Option<&Login> {
         let login = &self.config.endpoint.login;
         (self.config.request_credentials || login.password_file.is_some()).then_some(login)
     }
@@ -92,7 +92,7 @@ impl Protocol for Resp {
         self.wire = Wire::default();
     }
 
-    fn shake_hands(&mut self, opening: &mut Opening<'_, PipeOutput>) -> Result<Option<Login>, Fault> {
+    fn shake_hands(&mut self, opening: &mut Opening<'_, PipeOutput>) -> Result<Option<HandshakeReplies>, Fault> {
         let (endpoint, login) = (&self.config.endpoint, opening.renewal.login());
         if opening.open {
             self.wire.log_in_again(endpoint, login, opening.renewal.valid_until());
@@ -104,13 +104,13 @@ impl Protocol for Resp {
             unanswered += 1;
         }
         opening.until = opening.renewal.valid_until().map_or(opening.until, |end| end.min(opening.until));
-        Ok((unanswered > 0).then(|| Login { unanswered, hello: Hello::default() }))
+        Ok((unanswered > 0).then(|| HandshakeReplies { unanswered, hello: Hello::default() }))
     }
 
     fn established(
         &mut self,
         now: Instant,
-        login: Option<Login>,
+        login: Option<HandshakeReplies>,
         renewal: &mut Renewal,
         outputs: &mut VecDeque<PipeOutput>,
     ) -> bool {
@@ -134,9 +134,9 @@ impl Protocol for Resp {
         soonest([Some(silent), self.wire.unsent_login_until()])
     }
 
-    fn ended(&mut self, now: Instant, since: Option<Instant>, _: &Cause) -> Duration {
+    fn ended(&mut self, failed: &Failed<'_, HandshakeReplies>) -> Duration {
         self.rests = false;
-        since.map_or(Duration::ZERO, |since| now.since(since))
+        failed.lasted()
     }
 
     fn settle(&mut self, end: &Settlement<'_>, outputs: &mut VecDeque<PipeOutput>) {

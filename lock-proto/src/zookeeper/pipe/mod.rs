@@ -175,6 +175,11 @@ impl Pipe {
         }
     }
 
+    /// Returns the next output.
+    pub fn poll_output(&mut self) -> Option<PipeOutput> {
+        self.pop_output()
+    }
+
     /// Returns bytes to write to `conn`; empty if there are none, or it is not the current
     /// connection. Requests are encoded here, not earlier.
     pub fn outgoing(&mut self, conn: ConnId) -> &[u8] {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::wire::{Pending, Wire};
 use super::{PipeConfig, PipeOutput};
-use crate::connection::{Opening, Order, Policy, Protocol, Settlement};
+use crate::connection::{Failed, Opening, Order, Policy, Protocol, Settlement};
 use crate::fault::Fault;
 use crate::id::{CallId, NodeId};
 use crate::jitter::mix;
@@ -242,12 +242,12 @@ impl Protocol for Jute {
         (!self.wire.is_idle()).then(|| heard + self.longest_silence(self.silence()))
     }
 
-    fn ended(&mut self, now: Instant, since: Option<Instant>, cause: &Cause) -> Duration {
-        if let Cause::Fault(Fault::TimedOut | Fault::Tls(TlsFault::TimedOut)) = cause {
+    fn ended(&mut self, failed: &Failed<'_, Greeting>) -> Duration {
+        if let Cause::Fault(Fault::TimedOut | Fault::Tls(TlsFault::TimedOut)) = failed.cause {
             self.patience.connection_was_silent();
         }
         self.server = (self.server + 1) % self.config.servers.len().max(1);
-        since.map_or(Duration::ZERO, |since| now.since(since))
+        failed.lasted()
     }
 
     fn settle(&mut self, end: &Settlement<'_>, outputs: &mut VecDeque<PipeOutput>) {

@@ -71,7 +71,7 @@ fn missing_credentials_end_attempt_with_cause_of_their_own() {
         requested(&mut rig, conn);
         supply(&mut rig, conn, answer);
         assert!(rig.notifications().contains(&ChannelOutput::Do(Output::Disconnect { conn })));
-        assert_eq!(rig.channel.last_error, Some(Fault::NoCredentials.into()));
+        assert_eq!(rig.channel.state.last_error, Some(Fault::NoCredentials.into()));
     }
 }
 
@@ -84,7 +84,7 @@ fn source_without_answer_is_not_awaited_for_ever() {
     requested(&mut rig, conn);
     pass(&mut rig, 2 * SECOND);
     assert!(!rig.channel.is_up());
-    assert_eq!(rig.channel.last_error, Some(Fault::NoCredentials.into()));
+    assert_eq!(rig.channel.state.last_error, Some(Fault::NoCredentials.into()));
     supply(&mut rig, conn, Some(Credentials::new("late")));
     assert!(!rig.all().iter().any(|output| matches!(output, ChannelOutput::Do(Output::Call { .. }))));
 }

@@ -29,7 +29,7 @@ fn idle_connection_is_closed_and_opened_again_when_needed() {
 fn watch_keeps_connection_open() {
     // P7
     let (mut rig, _, stream, _) = Rig::watching(1);
-    rig.channel.config.idle_timeout = Some(300 * SECOND);
+    rig.channel.state.config.idle_timeout = Some(300 * SECOND);
     for _ in 0..60 {
         pass(&mut rig, 9 * SECOND);
         let header = Some(ResponseHeader { member_id: 1, revision: 9 });

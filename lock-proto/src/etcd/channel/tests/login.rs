@@ -297,7 +297,9 @@ fn denied_watch_is_retried_once_after_new_login() {
     watch::deny(&mut rig, stream, "etcdserver: permission denied");
     let close = ChannelOutput::Do(Output::Close { stream });
     assert_eq!(rig.notifications()[..2], [close, ChannelOutput::Unsubscribed { watch: WatchId::new(1) }]);
-    let Phase::LoggingIn { rpc, .. } = rig.channel.phase else { panic!("{:?}", rig.channel.phase) };
+    let Phase::Handshake { handshake: FirstCall::LogIn { rpc, .. }, .. } = rig.channel.phase else {
+        panic!("{:?}", rig.channel.phase)
+    };
     rig.answer(rpc, token("t2"));
     rig.until_due();
     let stream = rig.stream(StreamKind::Watch);

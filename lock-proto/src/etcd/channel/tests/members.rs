@@ -76,7 +76,7 @@ fn synced(config: ChannelConfig, reply: Result<RpcReply, Status>) -> Rig {
     let mut rig = Rig::with(ChannelConfig { sync_members: Some(EVERY), ..config });
     rig.send_for(grant(1), 3600 * SECOND);
     let conn = rig.connected();
-    if rig.channel.config.logs_in() {
+    if rig.channel.state.config.logs_in() {
         let rpc = rig.call();
         rig.answer(rpc, Ok(RpcReply::Authenticate(AuthenticateResponse { header: None, token: "t".into() })));
     }
