@@ -259,11 +259,11 @@ impl<P: Protocol> Connection<P> {
                 }
             }
             Phase::Up { .. } => {
+                if self.state.silent_until(self.heard).is_some_and(|until| until <= now) {
+                    return self.fail(Fault::TimedOut.into(), true);
+                }
                 if self.renewal_due().is_some_and(|due| due <= now) {
                     self.request_credentials();
-                }
-                if self.state.silent_until(self.heard).is_some_and(|until| until <= now) {
-                    self.fail(Fault::TimedOut.into(), true);
                 }
             }
             Phase::BackingOff { until, .. } => {

@@ -1,10 +1,11 @@
 //! Locks on Redis (6.2 or later) and Valkey: one node, or a quorum of several.
 
 mod batch;
-#[expect(unnameable_types, reason = "parts of `Client`, which applications need not name")]
 mod client;
 #[expect(unnameable_types, reason = "a part of `Config`, which applications need not name")]
 mod config;
+#[expect(unnameable_types, reason = "parts of `Client`, which applications need not name")]
+mod link;
 mod listener;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;

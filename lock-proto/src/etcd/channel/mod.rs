@@ -230,7 +230,7 @@ impl Channel {
     /// channel and the host: drain this eagerly, and call [`poll_request`](Self::poll_request) when
     /// that queue is empty.
     pub fn poll_notification(&mut self) -> Option<ChannelOutput> {
-        self.pop_output()
+        self.outputs.pop_front()
     }
 
     /// The next request: `Call`, or `Open` or `Send` on a stream. Once returned, it may be

@@ -117,7 +117,9 @@ fn rejected_renewal_leaves_old_token_in_use_and_next_request_says_so() {
     rig.fail(rpc, Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password");
     assert!(rig.channel.is_up());
     rig.send(grant(2));
-    call_with(&mut rig, "t1");
+    let rpc = call_with(&mut rig, "t1");
+    rig.answer(rpc, granted(2));
+    rig.notifications();
     pass(&mut rig, SECOND / 2);
     assert_eq!(rig.notifications(), []);
     pass(&mut rig, SECOND / 2);
