@@ -119,6 +119,8 @@ extern crate std;
 // D5
 mod cluster_url;
 mod collections;
+#[doc(hidden)]
+pub mod connection;
 mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;

@@ -88,7 +88,7 @@ impl Simulation {
                 }
             }
             Output::Credentials { conn, .. } => panic!("{conn}: nobody asked for it"),
-            Output::Disconnect { conn } => self.cluster.handle_disconnected(now, conn_of(&self.conns, conn)),
+            Output::Disconnect { conn, .. } => self.cluster.handle_disconnected(now, conn_of(&self.conns, conn)),
             Output::Call { rpc, request, token } => {
                 self.rpcs.insert(number, rpc);
                 let conn = conn_of(&self.conns, rpc.conn());

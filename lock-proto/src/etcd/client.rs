@@ -11,7 +11,7 @@ use super::url::Endpoint;
 use crate::error::ConfigError;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, NodeId};
-use crate::lock::{self, Cause, Credentials, Transport};
+use crate::lock::{self, Credentials, Transport};
 use crate::time::Instant;
 
 /// All locks and elections of one client, and its connection to the cluster.
@@ -98,11 +98,6 @@ impl Client {
         let locks = Locks::new(now, config, id, seed)?;
         let channel = Channel::new(locks.config().channel(), seed);
         Ok(Self::with(locks, channel))
-    }
-
-    /// Returns why this connection was dropped, unless it is no longer needed, for the host's log.
-    pub fn why_dropped(&self, conn: ConnId) -> Option<&Cause> {
-        self.links.why_dropped(conn)
     }
 
     /// Handles the end of a unary call.

@@ -38,6 +38,7 @@
 //!
 //! `docs/etcd.md` in the repository shows how the client waits for, hands over and loses a lock.
 
+#[expect(unnameable_types, reason = "parts of `Channel`")]
 mod channel;
 mod client;
 #[expect(unnameable_types, reason = "a part of `Config`, which applications need not name")]
@@ -55,6 +56,8 @@ mod status;
 mod url;
 
 pub use crate::lock::{ElectionEvent, Leader, MAX_VALUE, QueryId};
+#[doc(hidden)]
+pub use channel::Grpc;
 pub use channel::{Channel, ChannelConfig, ChannelOutput};
 pub use client::Client;
 pub use config::{Config, MAX_ENDPOINTS, MIN_SESSION_TTL};

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use super::rpc::{Rpc, RpcId, StreamId, StreamSend};
 use super::url::Endpoint;
 use crate::id::{ConnId, LockId, NodeId};
-use crate::lock::{CredentialsRequest, ElectionEvent, Event, QueryId};
+use crate::lock::{Cause, CredentialsRequest, ElectionEvent, Event, QueryId};
 use crate::url::Secret;
 
 /// What the host must do, in order. The enum is exhaustive, so that no host misses a new variant.
@@ -39,6 +39,8 @@ pub enum Output {
     Disconnect {
         /// The connection.
         conn: ConnId,
+        /// Why it failed, for a log; `None` if the client no longer needs it.
+        why: Option<Cause>,
     },
     /// Make a unary call, then report `handle_reply`. The client itself limits the time it takes.
     Call {

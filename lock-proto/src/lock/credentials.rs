@@ -56,7 +56,7 @@ pub struct CredentialsRequest {
 /// The credentials of one connection, and when to request new ones.
 // N19
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Renewal {
+pub struct Renewal {
     /// The login of this connection, and when it expires.
     login: Login,
     valid_until: Option<Instant>,

@@ -43,7 +43,8 @@ pub use client::Transport;
 pub use config::Config;
 pub(crate) use config::{DAY, check_targets};
 pub use context::{Context, Env};
-pub(crate) use credentials::Renewal;
+#[doc(hidden)]
+pub use credentials::Renewal;
 pub use credentials::{Credentials, CredentialsRequest};
 pub use election::{ElectionEvent, Elections, Leader, QueryId};
 pub use event::{Blocked, Event, Failure, Report};

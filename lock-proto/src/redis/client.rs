@@ -1,24 +1,22 @@
 //! The complete Redis client: hub and connections, bytes in and bytes out.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::config::Config;
-use super::listener::{Listener, WakeEvent};
+use super::link::{Link, LinkId, LinkOutput};
+use super::listener::WakeEvent;
 use super::lock::Redis;
 use super::locks::Locks;
 use super::output::LocksOutput;
-use super::pipe::{Limits, Pipe, PipeConfig, PipeOutput};
-use super::request::Request;
-use super::server_error::asks_for_login;
+use super::pipe::{Limits, Pipe, PipeConfig};
 use super::url::Endpoint;
 use crate::collections::burst;
 use crate::error::ConfigError;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, NodeId, Role};
 use crate::jitter::mix;
-use crate::lock::{self, ByteClient, Cause, Credentials, ErrorClass, Output, ServerError, Transport};
-use crate::time::{Instant, soonest};
+use crate::lock::{self, ByteClient, Cause, Credentials, Output, Transport};
+use crate::time::Instant;
 use crate::url::Target;
 
 /// A client of one Redis node or of a quorum of nodes. It performs no I/O.
@@ -26,82 +24,38 @@ use crate::url::Target;
 /// See [`Machine`](crate::Machine) for its operations and [`ByteClient`] for its bytes.
 pub type Client = lock::Client<Redis>;
 
-/// The connections to one node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Link {
-    commands: Pipe,
-    wake: Pipe,
-    listener: Listener,
-    /// The listener must be synchronized with its connections.
-    changed: bool,
-    /// `INFO server` was requested on the current command connection.
-    server_info_requested: bool,
-    /// The hub learns of the connection together with the reply to `INFO server`.
-    node_up_awaits_server_info: bool,
-}
-
-impl Link {
-    const fn pipe(&self, role: Role) -> &Pipe {
-        match role {
-            Role::Commands => &self.commands,
-            Role::Wake => &self.wake,
-        }
-    }
-
-    const fn pipe_mut(&mut self, role: Role) -> &mut Pipe {
-        match role {
-            Role::Commands => &mut self.commands,
-            Role::Wake => &mut self.wake,
-        }
-    }
-
-    /// Returns true if neither connection has output and the listener is up to date.
-    fn is_quiet(&self) -> bool {
-        !self.commands.has_output() && !self.wake.has_output() && !self.changed
-    }
-}
-
 impl Transport for Redis {
     type Links = Vec<Link>;
     type HostOutput = Output;
 
     fn connected(links: &mut Vec<Link>, now: Instant, conn: ConnId) {
-        if let Some(pipe) = pipe(links, conn) {
-            pipe.handle_connected(now, conn);
+        if let Some(link) = link(links, conn.node()) {
+            link.handle_connected(now, conn);
         }
     }
 
     fn disconnected(links: &mut Vec<Link>, now: Instant, conn: ConnId, why: Fault) {
-        if let Some(pipe) = pipe(links, conn) {
-            pipe.handle_disconnected(now, conn, why);
+        if let Some(link) = link(links, conn.node()) {
+            link.handle_disconnected(now, conn, why);
         }
     }
 
     fn credentials(links: &mut Vec<Link>, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
-        if let Some(pipe) = pipe(links, conn) {
-            pipe.handle_credentials(now, conn, credentials);
+        if let Some(link) = link(links, conn.node()) {
+            link.handle_credentials(now, conn, credentials);
         }
     }
 
     fn links_timeout(links: &mut Vec<Link>, now: Instant) {
-        for link in links {
-            for pipe in [&mut link.commands, &mut link.wake] {
-                if pipe.next_deadline().is_some_and(|at| at <= now) {
-                    pipe.handle_timeout(now);
-                }
-            }
-            link.changed |= link.listener.deadline().is_some_and(|at| at <= now);
-        }
+        links.iter_mut().for_each(|link| link.handle_timeout(now));
     }
 
     fn links_deadline(links: &Vec<Link>) -> Option<(Instant, &'static str)> {
-        let of_link =
-            |link: &Link| soonest([link.commands.next_deadline(), link.wake.next_deadline(), link.listener.deadline()]);
-        links.iter().filter_map(of_link).min().map(|at| (at, "connection"))
+        links.iter().filter_map(Link::next_deadline).min().map(|at| (at, "connection"))
     }
 
     fn in_flight(links: &Vec<Link>) -> usize {
-        links.iter().map(|link| link.commands.in_flight()).sum()
+        links.iter().map(Link::in_flight).sum()
     }
 
     fn route(client: &mut Client) {
@@ -121,17 +75,8 @@ impl Transport for Redis {
     }
 }
 
-/// Returns true if the error tells that the address leads to another server now, such as a replica.
-fn is_other_server(error: &ServerError) -> bool {
-    error.class == ErrorClass::Reconnect && !asks_for_login(&error.text)
-}
-
-fn connect(pipe: &Pipe, conn: ConnId) -> Output {
-    Output::Connect { node: conn.node(), conn, target: Box::new(pipe.config().endpoint.target.clone()) }
-}
-
-fn pipe(links: &mut [Link], conn: ConnId) -> Option<&mut Pipe> {
-    Some(links.get_mut(conn.node().index())?.pipe_mut(conn.role()))
+fn link(links: &mut [Link], node: NodeId) -> Option<&mut Link> {
+    links.get_mut(LinkId::of_node(node).index())
 }
 
 impl Client {
@@ -145,10 +90,10 @@ impl Client {
     pub fn new(now: Instant, config: Config, id: ClientId, seed: u64) -> Result<Self, ConfigError> {
         let locks = Locks::new(now, config, id, seed)?;
         let config = locks.config();
-        let pipe = |index: usize, role: Role| {
+        let pipe = |node: NodeId, endpoint: &Endpoint, role: Role| {
             let pipe_config = PipeConfig {
-                endpoint: config.nodes()[index].clone(),
-                node: NodeId::new(index as u16),
+                endpoint: endpoint.clone(),
+                node,
                 role,
                 server_info: config.is_quorum() && role == Role::Commands,
                 request_credentials: config.request_credentials,
@@ -158,19 +103,11 @@ impl Client {
                 reconnect: config.reconnect,
                 limits: Limits::default(),
             };
-            let stream = 2 * index as u64 + u64::from(role == Role::Wake);
+            let stream = 2 * node.index() as u64 + u64::from(role == Role::Wake);
             Pipe::new(pipe_config, locks.identity().clone(), mix(seed, stream))
         };
-        let links = (0..config.nodes().len())
-            .map(|index| Link {
-                commands: pipe(index, Role::Commands),
-                wake: pipe(index, Role::Wake),
-                listener: Listener::default(),
-                changed: false,
-                server_info_requested: false,
-                node_up_awaits_server_info: false,
-            })
-            .collect();
+        let nodes = (0..).map(NodeId::new).zip(config.nodes());
+        let links = nodes.map(|(node, endpoint)| Link::new(node, |role| pipe(node, endpoint, role))).collect();
         Ok(Self::with(locks, links))
     }
 
@@ -179,130 +116,69 @@ impl Client {
         self.config().nodes().get(node.index())
     }
 
+    fn link(&self, node: NodeId) -> Option<&Link> {
+        self.links.get(LinkId::of_node(node).index())
+    }
+
     /// Routes the hub's outputs to the connections and the application.
     fn route_locks(&mut self) {
         let now = self.now();
         while let Some(output) = self.locks.poll_output() {
             match output {
                 LocksOutput::Send { call, request } => {
-                    if let Some(link) = self.links.get_mut(call.node().index()) {
-                        // A long hold needs the server's identity, to compare it after a reconnect.
-                        // A short one does not.
-                        if !link.server_info_requested
-                            && matches!(request, Request::Extend { .. })
-                            && link.commands.is_up()
-                        {
-                            link.server_info_requested = true;
-                            link.commands.request_server_info(now);
-                            link.changed = true;
-                        }
-                        link.commands.send(now, call, request);
+                    if let Some(link) = link(&mut self.links, call.node()) {
+                        link.send(now, call, request);
                     }
                 }
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
                 LocksOutput::Listen { node, key } => {
-                    if let Some(link) = self.links.get_mut(node.index()) {
-                        link.listener.subscribe(key);
-                        link.changed = true;
+                    if let Some(link) = link(&mut self.links, node) {
+                        link.listen(key);
                     }
                 }
                 LocksOutput::Unlisten { node, key } => {
-                    if let Some(link) = self.links.get_mut(node.index()) {
-                        link.listener.unsubscribe(&key);
-                        link.changed = true;
+                    if let Some(link) = link(&mut self.links, node) {
+                        link.unlisten(&key);
                     }
                 }
                 LocksOutput::Stopped { unreleased } => {
-                    for link in &mut self.links {
-                        link.commands.close(now);
-                        link.listener.close(now, &mut link.wake, &mut Vec::new());
-                    }
+                    self.links.iter_mut().for_each(|link| link.close(now));
                     self.out.push_back(Output::Stopped { unreleased });
                 }
             }
         }
     }
 
-    /// Routes the outputs of one node's connections to the hub.
+    /// Routes the outputs of a link to the hub.
     fn route_link(&mut self, index: usize) {
         let now = self.now();
-        let node = NodeId::new(index as u16);
         let link = &mut self.links[index];
-        let mut events = Vec::new();
-        while let Some(output) = link.commands.poll_output() {
+        let node = link.node();
+        while let Some(output) = link.poll(now) {
             match output {
-                PipeOutput::Connect(conn) => self.out.push_back(connect(&link.commands, conn)),
-                PipeOutput::Credentials(conn, request) => self.out.push_back(Output::Credentials { conn, request }),
-                PipeOutput::Disconnect(conn, why) => self.out.push_back(Output::Disconnect { conn, why }),
-                PipeOutput::Up(hello) => {
-                    link.listener.restart(now, &mut link.wake, &mut events);
-                    link.changed = true;
-                    let quorum = self.locks.config().is_quorum();
-                    link.node_up_awaits_server_info = !quorum && self.locks.compares_identity(node);
-                    link.server_info_requested = quorum || link.node_up_awaits_server_info;
-                    if link.node_up_awaits_server_info {
-                        // A single node does not vote, so requests need not wait for its identity.
-                        link.commands.request_server_info(now);
-                    } else {
-                        self.locks.handle_node_up(now, node, hello.server.as_ref());
-                    }
+                LinkOutput::Host(output) => self.out.push_back(output),
+                LinkOutput::Reply(call, reply) => self.locks.handle_reply(now, call, &reply),
+                LinkOutput::Up(_) if !self.locks.config().is_quorum() && self.locks.compares_identity(node) => {
+                    link.await_identity(now);
                 }
-                PipeOutput::Server(server) if link.node_up_awaits_server_info => {
-                    self.locks.handle_node_up(now, node, Some(&server));
-                }
-                PipeOutput::Server(server) => self.locks.handle_server(now, node, &server),
-                PipeOutput::Reply { call, reply } => self.locks.handle_reply(now, call, &reply),
-                PipeOutput::UnblockRefused(_) => link.listener.unblock_refused(),
-                PipeOutput::NotBlocked => {
-                    link.listener.not_blocked(now);
-                    link.changed = true;
-                }
-                PipeOutput::Idle(silence) => {
+                LinkOutput::Up(server) => self.locks.handle_node_up(now, node, server.as_ref()),
+                LinkOutput::Identity(server) => self.locks.handle_node_up(now, node, Some(&server)),
+                LinkOutput::Server(server) => self.locks.handle_server(now, node, &server),
+                LinkOutput::Idle(silence) => {
                     if self.locks.is_used() {
                         if silence >= self.locks.config().ping_after {
-                            link.commands.ping(now);
+                            link.ping(now);
                         }
-                    } else if silence >= self.locks.config().idle_timeout && link.commands.is_unused() {
-                        link.commands.close(now);
+                    } else if silence >= self.locks.config().idle_timeout {
+                        link.close_if_unused(now);
                     }
                 }
-                PipeOutput::Down(_) if self.locks.may_rest() => link.commands.rest(),
-                PipeOutput::Down(Cause::Server(error)) => self.locks.handle_login_refused(node, error),
-                PipeOutput::Down(Cause::Fault(_)) | PipeOutput::Woken(_) | PipeOutput::BlockRefused(_) => {}
+                LinkOutput::Down(_) if self.locks.may_rest() => link.rest(),
+                LinkOutput::Down(Cause::Server(error)) => self.locks.handle_login_refused(node, error),
+                LinkOutput::Down(Cause::Fault(_)) => {}
             }
         }
-        if !link.wake.has_output() && !link.changed {
-            return;
-        }
-        while let Some(output) = link.wake.poll_output() {
-            link.changed = true;
-            match output {
-                PipeOutput::Connect(conn) => self.out.push_back(connect(&link.wake, conn)),
-                PipeOutput::Credentials(conn, request) => self.out.push_back(Output::Credentials { conn, request }),
-                PipeOutput::Disconnect(conn, why) => self.out.push_back(Output::Disconnect { conn, why }),
-                PipeOutput::Up(hello) => link.listener.connected(hello.client_id),
-                PipeOutput::Down(_) => link.listener.disconnected(&mut events),
-                PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), &mut events),
-                PipeOutput::BlockRefused(error) => {
-                    // The server has become a replica. A client that only waits learns it from no
-                    // other command.
-                    if is_other_server(&error) {
-                        link.commands.leave_server(now, &error);
-                    }
-                    link.listener.block_refused(now, &error, &mut link.wake, &mut events)
-                }
-                PipeOutput::UnblockRefused(_)
-                | PipeOutput::NotBlocked
-                | PipeOutput::Idle(_)
-                | PipeOutput::Reply { .. }
-                | PipeOutput::Server(_) => {}
-            }
-        }
-        if link.changed {
-            link.changed = false;
-            link.listener.sync(now, &mut link.wake, &mut link.commands, &mut events);
-        }
-        for event in events {
+        for event in link.sync(now) {
             match event {
                 WakeEvent::Subscribed(key) => self.locks.handle_subscribed(now, node, &key),
                 WakeEvent::Unsubscribed(key) => self.locks.handle_unsubscribed(now, node, &key),
@@ -315,8 +191,8 @@ impl Client {
 impl ByteClient for Client {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         self.input(now, |links, now| {
-            if let Some(pipe) = pipe(links, conn) {
-                pipe.handle_received(now, conn, bytes);
+            if let Some(link) = link(links, conn.node()) {
+                link.handle_received(now, conn, bytes);
             }
         });
     }
@@ -326,17 +202,16 @@ impl ByteClient for Client {
     }
 
     fn outgoing(&mut self, conn: ConnId) -> &[u8] {
-        pipe(&mut self.links, conn).map_or(&[], |pipe| pipe.outgoing(conn))
+        link(&mut self.links, conn.node()).map_or(&[], |link| link.pipe_mut(conn.role()).outgoing(conn))
     }
 
     fn has_outgoing(&self, conn: ConnId) -> bool {
-        let link = self.links.get(conn.node().index());
-        link.is_some_and(|link| link.commands.has_outgoing(conn) || link.wake.has_outgoing(conn))
+        self.link(conn.node()).is_some_and(|link| link.pipe(conn.role()).has_outgoing(conn))
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
-        if let Some(pipe) = pipe(&mut self.links, conn) {
-            pipe.consume(conn, n);
+        if let Some(link) = link(&mut self.links, conn.node()) {
+            link.pipe_mut(conn.role()).consume(conn, n);
         }
     }
 
@@ -345,15 +220,13 @@ impl ByteClient for Client {
     }
 
     fn is_up(&self, conn: ConnId) -> bool {
-        let link = self.links.get(conn.node().index());
-        link.is_some_and(|link| {
+        self.link(conn.node()).is_some_and(|link| {
             let pipe = link.pipe(conn.role());
-            pipe.is_up() && pipe.current() == Some(conn)
+            pipe.is_up() && pipe.is_current(conn)
         })
     }
 
     fn is_wrong_server(&self, conn: ConnId) -> bool {
-        let down = self.links.get(conn.node().index()).and_then(|link| link.commands.down_cause());
-        matches!(down, Some(Cause::Server(error)) if is_other_server(error)) && conn.role() == Role::Commands
+        conn.role() == Role::Commands && self.link(conn.node()).is_some_and(Link::is_wrong_server)
     }
 }

@@ -86,7 +86,7 @@ struct Unblock {
     misses: u32,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WakeEvent {
     /// The node reports releases of this lock from now on.
     Subscribed(Key),

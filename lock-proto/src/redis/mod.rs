@@ -1,15 +1,17 @@
 //! Locks on Redis (6.2 or later) and Valkey: one node, or a quorum of several.
 
 mod batch;
-#[expect(unnameable_types, reason = "parts of `Client`, which applications need not name")]
 mod client;
 #[expect(unnameable_types, reason = "a part of `Config`, which applications need not name")]
 mod config;
+#[expect(unnameable_types, reason = "parts of `Client`, which applications need not name")]
+mod link;
 mod listener;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;
 mod locks;
 mod output;
+#[expect(unnameable_types, reason = "parts of `Pipe`")]
 mod pipe;
 mod request;
 pub mod script;
@@ -25,6 +27,8 @@ pub use client::Client;
 pub use config::{Config, MAX_FENCE_BLOCK, UnknownAge, Wake};
 pub use locks::Locks;
 pub use output::LocksOutput;
+#[doc(hidden)]
+pub use pipe::Resp;
 pub use pipe::{Hello, Limits, Pipe, PipeConfig, PipeOutput, ServerInfo};
 pub use request::{
     FENCE_NAME, FenceBlock, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, Value, WAITING_SUFFIX,

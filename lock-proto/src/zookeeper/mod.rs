@@ -18,6 +18,7 @@ mod lock;
 mod locks;
 mod output;
 pub(crate) mod path;
+#[expect(unnameable_types, reason = "parts of `Pipe`")]
 mod pipe;
 mod request;
 #[cfg(test)]
@@ -31,5 +32,7 @@ pub use lock::OwnerNode;
 pub use locks::Locks;
 pub use output::{LocksOutput, SessionOutput};
 pub use path::{Dialect, Queue, is_exhausted};
+#[doc(hidden)]
+pub use pipe::Jute;
 pub use pipe::{Limits, Pipe, PipeConfig, PipeOutput};
 pub use request::{Reply, Request, SessionReport};

@@ -130,8 +130,7 @@ impl<H: Host> Links<H> for Connections<H> {
                     self.credentials.begin(host, conn, *request);
                 }
                 Output::Credentials { .. } => {}
-                Output::Disconnect { conn } => {
-                    let why = shared.drive(batch, |core, _| core.engine.client.why_dropped(conn).cloned());
+                Output::Disconnect { conn, why } => {
                     self.credentials.cancel(conn);
                     let own = self.open.iter_mut().find(|(id, _)| *id == conn);
                     if let (Some((_, connection)), Some(route)) = (own, self.routes.get_mut(conn.node())) {

@@ -11,7 +11,7 @@ use crate::lock::{Cause, ErrorClass};
 
 impl Channel {
     pub(super) fn reply(&mut self, call: CallId, reply: Reply) {
-        self.out.push_back(ChannelOutput::Reply { call, reply });
+        self.outputs.push_back(ChannelOutput::Reply { call, reply });
     }
 
     pub(super) fn not_sent(&mut self, call: CallId, cause: Cause) {
@@ -37,7 +37,7 @@ impl Channel {
         };
         if mismatch {
             // A server that violates the protocol is not trusted with anything else.
-            self.drop_connection(Fault::Protocol(Breach::WrongReply).into());
+            self.fail(Fault::Protocol(Breach::WrongReply).into(), true);
         }
     }
 
@@ -56,7 +56,7 @@ impl Channel {
         if let Sent::Batch(all) = &sent
             && meaning.blames_the_request()
         {
-            self.calls.shrink_batches(all.len());
+            self.state.calls.shrink_batches(all.len());
         }
         match (sent, meaning) {
             (sent, Meaning::Unknown { error, .. }) => {
@@ -65,17 +65,17 @@ impl Channel {
                 }
             }
             // Nothing was executed, perhaps because of a single request. Retry each of them alone.
-            (Sent::Batch(all), _) => all.into_iter().for_each(|sent| self.calls.requeue(self.now, sent)),
-            (Sent::Single(sent), Meaning::LogIn(_)) if self.config.logs_in() && !sent.call.retried => {
+            (Sent::Batch(all), _) => all.into_iter().for_each(|sent| self.state.calls.requeue(self.now, sent)),
+            (Sent::Single(sent), Meaning::LogIn(_)) if self.state.config.logs_in() && !sent.call.retried => {
                 let login = sent.login;
-                self.calls.requeue(self.now, sent);
+                self.state.calls.requeue(self.now, sent);
                 return self.log_in_again(login);
             }
             (Sent::Single(sent), Meaning::Refused(refusal)) => self.reply(sent.call.call, Reply::Refused(refusal)),
             (Sent::Single(sent), meaning @ (Meaning::LogIn(_) | Meaning::LoginNotNeeded)) => {
-                let expired = self.config.logs_in()
+                let expired = self.state.config.logs_in()
                     && matches!(meaning, Meaning::LogIn(_))
-                    && self.login.may_have_expired(self.now, sent.login);
+                    && self.state.login.may_have_expired(self.now, sent.login);
                 let mut error = meaning.error(status);
                 if expired {
                     // Another attempt logs in again.
@@ -85,7 +85,7 @@ impl Channel {
             }
         }
         if let Some(error) = elsewhere {
-            self.drop_connection(error.into());
+            self.fail(error.into(), true);
         }
     }
 }

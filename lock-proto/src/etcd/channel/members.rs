@@ -5,9 +5,9 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Channel, Phase};
-use crate::etcd::message::{Member, MemberListRequest, MemberListResponse};
-use crate::etcd::rpc::{Rpc, RpcReply, Status};
+use super::Channel;
+use crate::etcd::message::{Member, MemberListResponse};
+use crate::etcd::rpc::{RpcReply, Status};
 use crate::etcd::status::Meaning;
 use crate::etcd::url::Endpoint;
 use crate::fault::{Breach, Fault};
@@ -170,34 +170,28 @@ impl Members {
 }
 
 impl Channel {
-    /// Asks a reported member for its cluster, before any login is sent to it.
-    // N22
-    pub(super) fn begin_verification(&mut self, until: Instant) {
-        if let Some(rpc) = self.call_without_token(Rpc::MemberList(MemberListRequest {})) {
-            self.phase = Phase::Verifying { until, rpc };
-        }
-    }
-
     #[cold]
     pub(super) fn verified(&mut self, result: Result<RpcReply, Status>, until: Instant) {
         let verified = match &result {
-            Ok(RpcReply::MemberList(list)) => self.members.verify(Some(list)),
+            Ok(RpcReply::MemberList(list)) => self.state.members.verify(Some(list)),
             // A member that restarts, or whose connection ends, has shown nothing.
             Err(status) if matches!(Meaning::of(status), Meaning::Unknown { .. }) => false,
-            Ok(_) | Err(_) => self.members.verify(None),
+            Ok(_) | Err(_) => self.state.members.verify(None),
         };
         if verified {
+            self.state.verified = true;
             return self.begin_login(until);
         }
-        self.drop_connection(match result {
+        let cause = match result {
             Ok(_) => Fault::Protocol(Breach::OtherCluster).into(),
             Err(status) => Meaning::of(&status).error(&status).into(),
-        });
+        };
+        self.fail(cause, true);
     }
 
     /// When to request the list of members. An idle connection stays idle.
     pub(super) fn sync_at(&self) -> Option<Instant> {
-        self.members.due().filter(|_| self.is_up() && self.idle_since.is_none() && self.own.is_none())
+        self.state.members.due().filter(|_| self.is_up() && self.state.idle_since.is_none() && self.state.own.is_none())
     }
 
     pub(super) fn sync_is_due(&self) -> bool {

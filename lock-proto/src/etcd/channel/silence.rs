@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::Channel;
+use super::{Channel, Grpc};
 use crate::etcd::message::RangeRequest;
 use crate::etcd::rpc::Rpc;
 use crate::lock::Patience;
@@ -50,25 +50,46 @@ impl Silence {
 impl Channel {
     // E13
     pub(super) fn note_arrival(&mut self) {
-        let Some(since) = self.silence.since else { return };
-        if !(self.silence.only_keep_alives && self.silence.late_keep_alives) {
-            self.silence.patience.arrived(self.now.since(since), self.config.request_timeout);
+        let Some(since) = self.state.silence.since else { return };
+        if !(self.state.silence.only_keep_alives && self.state.silence.late_keep_alives) {
+            self.state.silence.patience.arrived(self.now.since(since), self.state.config.request_timeout);
         }
-        let age = self.now.since(self.opened_at);
-        self.silence.patience.lasts(age, self.config.request_timeout, self.members.count());
-        self.silence.since = Some(self.now);
+        let age = self.now.since(self.opened);
+        self.state.silence.patience.lasts(age, self.state.config.request_timeout, self.state.members.count());
+        self.state.silence.since = Some(self.now);
     }
 
     /// Starts or stops the timers of a silent and of an idle connection.
     pub(super) fn update_silence(&mut self) {
+        self.state.update_silence(self.now);
+    }
+
+    /// When to send a probe, because only keep-alives are outstanding and none was answered.
+    // E13
+    pub(super) fn probe_at(&self) -> Option<Instant> {
+        let since = self.state.silence.since.filter(|_| self.is_up() && self.state.silence.only_keep_alives)?;
+        Some(since + self.state.longest_silence() / 2)
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.is_up() && self.state.is_silent(self.now)
+    }
+
+    pub(super) fn probe_due(&self) -> bool {
+        self.probe_at().is_some_and(|at| at <= self.now)
+    }
+}
+
+impl Grpc {
+    pub(super) fn update_silence(&mut self, now: Instant) {
         let calls = self.calls.any_in_flight() || self.watches.any_in_flight() || self.own.is_some();
         let outstanding = calls || self.keep_alives.any_in_flight();
         // The limit counts from the first call, or probe, on.
         let since = self.silence.since.filter(|_| !(calls && self.silence.only_keep_alives));
-        self.silence.since = if outstanding { since.or(Some(self.now)) } else { None };
+        self.silence.since = if outstanding { since.or(Some(now)) } else { None };
         self.silence.only_keep_alives = outstanding && !calls;
         let idle = !outstanding && !self.watches.any();
-        self.idle_since = if idle { self.idle_since.or(Some(self.now)) } else { None };
+        self.idle_since = if idle { self.idle_since.or(Some(now)) } else { None };
     }
 
     /// How long the connection may stay silent while a reply is outstanding.
@@ -77,27 +98,13 @@ impl Channel {
         self.silence.patience.longest_silence(self.config.request_timeout, self.members.count())
     }
 
-    /// When to drop the connection unless something arrives first, or to send a probe, because only
-    /// keep-alives are outstanding and none was answered.
+    /// When to drop the connection unless something arrives first.
     // E13
-    pub(super) fn silence_deadline(&self) -> Option<(Instant, &'static str)> {
-        let since = self.silence.since.filter(|_| self.is_up())?;
-        Some(if self.silence.only_keep_alives {
-            (since + self.longest_silence() / 2, "keep-alive without reply")
-        } else {
-            (since + self.longest_silence(), "something in flight")
-        })
+    pub(super) fn silence_ends(&self) -> Option<Instant> {
+        Some(self.silence.since.filter(|_| !self.silence.only_keep_alives)? + self.longest_silence())
     }
 
-    fn silence_is_over(&self) -> bool {
-        self.silence_deadline().is_some_and(|(at, _)| at <= self.now)
-    }
-
-    pub(super) fn is_silent(&self) -> bool {
-        !self.silence.only_keep_alives && self.silence_is_over()
-    }
-
-    pub(super) fn probe_due(&self) -> bool {
-        self.silence.only_keep_alives && self.silence_is_over()
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        self.silence_ends().is_some_and(|at| at <= now)
     }
 }

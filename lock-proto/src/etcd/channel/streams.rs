@@ -154,25 +154,25 @@ impl Channel {
         let refused = matches!(&meaning, Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused);
         let error = meaning.error(status);
         if elsewhere {
-            return self.drop_connection(error.into());
+            return self.fail(error.into(), true);
         }
         match kind {
             StreamKind::KeepAlive => {
                 self.keep_alives_lost(&error.into());
                 if needs_login {
-                    self.log_in_again(self.keep_alives.login);
+                    self.log_in_again(self.state.keep_alives.login);
                 }
             }
             StreamKind::Watch => {
                 let login = if needs_login {
-                    self.watches.denied(&error, self.config.logs_in(), &mut self.out)
+                    self.state.watches.denied(&error, self.state.config.logs_in(), &mut self.outputs)
                 } else {
                     if refused {
-                        self.watches.refuse_all(&error, &mut self.out);
+                        self.state.watches.refuse_all(&error, &mut self.outputs);
                     }
                     None
                 };
-                self.watches.lost(self.now, &self.config, &mut self.out);
+                self.state.watches.lost(self.now, &self.state.config, &mut self.outputs);
                 if let Some(login) = login {
                     self.log_in_again(login);
                 }
@@ -183,18 +183,19 @@ impl Channel {
 
     // E9
     pub(super) fn leave_if_streams_fail(&mut self, fault: Fault) {
-        let failures = self.watches.failures().max(self.keep_alives.backoff.failures);
-        if failures >= STREAM_TRIES && self.members.count() > 1 {
-            self.drop_connection(fault.into());
+        let failures = self.state.watches.failures().max(self.state.keep_alives.backoff.failures);
+        if failures >= STREAM_TRIES && self.state.members.count() > 1 {
+            self.fail(fault.into(), true);
         }
     }
 
     /// Handles the end of the keep-alive stream. It is reopened after a pause.
     fn keep_alives_lost(&mut self, cause: &Cause) {
-        self.keep_alives.lost(self.now, self.config.reconnect);
-        let pause = self.keep_alives.backoff.pause(0, self.config.reconnect, mix(self.seed, 2), self.serial);
-        self.keep_alives.pause = Some(self.now + pause);
-        while let Some(call) = self.keep_alives.pop_in_flight() {
+        self.state.keep_alives.lost(self.now, self.state.config.reconnect);
+        let pause =
+            self.state.keep_alives.backoff.pause(0, self.state.config.reconnect, mix(self.seed, 2), self.state.serial);
+        self.state.keep_alives.pause = Some(self.now + pause);
+        while let Some(call) = self.state.keep_alives.pop_in_flight() {
             self.reply(call, Reply::Unknown(cause.clone()));
         }
     }
@@ -203,25 +204,25 @@ impl Channel {
     /// one gets another stream.
     #[cold]
     pub(super) fn keep_alives_stuck(&mut self) {
-        if self.members.count() > 1 {
-            return self.drop_connection(Fault::TimedOut.into());
+        if self.state.members.count() > 1 {
+            return self.fail(Fault::TimedOut.into(), true);
         }
-        if let Some(stream) = self.keep_alives.stream {
-            self.out.push_back(ChannelOutput::Do(Output::Close { stream }));
+        if let Some(stream) = self.state.keep_alives.stream {
+            self.outputs.push_back(ChannelOutput::Do(Output::Close { stream }));
         }
         self.keep_alives_lost(&Fault::TimedOut.into());
         self.update_silence();
     }
 
     pub(super) fn handle_keep_alive(&mut self, response: &LeaseKeepAliveResponse) {
-        if let Some((call, sent_after)) = self.keep_alives.answered(response) {
+        if let Some((call, sent_after)) = self.state.keep_alives.answered(response) {
             self.reply(call, Reply::Done(Found::Lease { ttl: response.ttl }));
-            self.watches.call_answered(self.now, sent_after + 1);
+            self.state.watches.call_answered(self.now, sent_after + 1);
         }
     }
 
     pub(super) fn handle_watch(&mut self, response: WatchResponse) {
-        let verdict = self.watches.received(self.now, response, &self.config, &mut self.out);
+        let verdict = self.state.watches.received(self.now, response, &self.state.config, &mut self.outputs);
         let login = match verdict {
             Verdict::Fine => return,
             Verdict::Broken => None,
@@ -235,10 +236,10 @@ impl Channel {
 
     /// Closes the watch stream. It is reopened after a pause.
     pub(super) fn close_watch_stream(&mut self) {
-        if let Some(stream) = self.watches.stream() {
-            self.out.push_back(ChannelOutput::Do(Output::Close { stream }));
+        if let Some(stream) = self.state.watches.stream() {
+            self.outputs.push_back(ChannelOutput::Do(Output::Close { stream }));
         }
-        self.watches.lost(self.now, &self.config, &mut self.out);
+        self.state.watches.lost(self.now, &self.state.config, &mut self.outputs);
         self.update_silence();
     }
 }

@@ -16,10 +16,11 @@ use crate::etcd::message::{
     AuthenticateResponse, KeyValue, LeaseGrantResponse, LeaseKeepAliveResponse, RangeResponse, ResponseHeader,
     WatchRequestUnion, WatchResponse,
 };
+use crate::etcd::request::Reply;
 use crate::etcd::request::{Found, LeaseId, Refusal};
 use crate::etcd::rpc::{Code, Rpc};
 use crate::etcd::url::Endpoint;
-use crate::lock::Backoff;
+use crate::lock::{Backoff, Cause};
 use crate::url::Login;
 use alloc::format;
 use alloc::string::{String, ToString as _};
@@ -185,8 +186,19 @@ fn not_sent(call: CallId, fault: Fault) -> ChannelOutput {
     ChannelOutput::Reply { call, reply: Reply::NotSent(fault.into()) }
 }
 
+/// A connection that failed for this reason is closed.
+fn disconnect_for(conn: ConnId, why: impl Into<Cause>) -> ChannelOutput {
+    ChannelOutput::Do(Output::Disconnect { conn, why: Some(why.into()) })
+}
+
+/// Returns true if this connection is closed because it failed.
+fn is_failure(output: &ChannelOutput, conn: ConnId) -> bool {
+    matches!(output, ChannelOutput::Do(Output::Disconnect { conn: own, why: Some(_) }) if *own == conn)
+}
+
+/// A connection that nothing needs is closed.
 fn disconnect(conn: ConnId) -> ChannelOutput {
-    ChannelOutput::Do(Output::Disconnect { conn })
+    ChannelOutput::Do(Output::Disconnect { conn, why: None })
 }
 
 #[test]
@@ -239,7 +251,10 @@ fn silence_closes_connection_and_settles_requests_in_flight() {
     rig.pass(599 * MS);
     assert_eq!(rig.all(), []);
     rig.until_due();
-    assert_eq!(rig.all(), [disconnect(conn), unknown(first, Fault::TimedOut), unknown(second, Fault::TimedOut)]);
+    assert_eq!(
+        rig.all(),
+        [disconnect_for(conn, Fault::TimedOut), unknown(first, Fault::TimedOut), unknown(second, Fault::TimedOut)]
+    );
     assert_eq!(rig.channel.next_deadline(), None, "nobody wants a connection");
     rig.send(grant(4));
     assert!(rig.connecting().node() != conn.node());
@@ -323,7 +338,7 @@ fn endpoints_are_tried_round_robin_with_backoff_after_first_round() {
     }
     // Other seeds start at other endpoints.
     let starts: alloc::collections::BTreeSet<u16> =
-        (0..20).map(|seed| Channel::new(config(3), seed).members.node().index() as u16).collect();
+        (0..20).map(|seed| Channel::new(config(3), seed).state.members.node().index() as u16).collect();
     assert_eq!(starts.len(), 3);
 }
 
@@ -349,7 +364,7 @@ fn unavailable_error_switches_endpoint_and_definite_error_does_not() {
     assert!(
         matches!(&outputs[..], [
             ChannelOutput::Reply { call: a, reply: Reply::Unknown(_) },
-            ChannelOutput::Do(Output::Disconnect { conn: c }),
+            ChannelOutput::Do(Output::Disconnect { conn: c, why: Some(Cause::Server(_)) }),
             ChannelOutput::Reply { call: b, reply: Reply::Unknown(Cause::Server(_)) },
         ] if *a == call && *b == other && *c == conn),
         "{outputs:?}"

@@ -7,9 +7,9 @@ use core::time::Duration;
 
 use super::frame::Answer;
 use super::wire::Job;
-use super::{Pipe, PipeConfig, PipeOutput};
+use super::{Pipe, PipeConfig, PipeOutput, Resp};
 use crate::fault::{Breach, Fault};
-use crate::id::{ConnId, Role};
+use crate::id::Role;
 use crate::lock::{Cause, ErrorClass, ServerError};
 use crate::redis::server_error;
 use crate::redis::url::{Endpoint, Protocol};
@@ -53,13 +53,13 @@ impl Pipe {
     /// [`PipeConfig::server_info`], no request waits for the reply.
     pub fn request_server_info(&mut self, now: Instant) {
         self.clock(now);
-        if self.is_up() && self.avoided.contains(Step::Info, self.now) {
+        if self.is_up() && self.state.avoided.contains(Step::Info, self.now) {
             let text = "the server, or a proxy before it, closes the connection at INFO".into();
             let refused = ServerError { class: ErrorClass::Refused, text };
             self.outputs.push_back(PipeOutput::Server(Err(refused)));
         } else if self.is_up() {
             self.expect_replies();
-            self.wire.login(Step::Info, &self.config.endpoint, self.renewal.login());
+            self.state.wire.login(Step::Info, &self.state.config.endpoint, self.renewal.login());
         }
     }
 }
@@ -95,19 +95,14 @@ impl Avoided {
     }
 }
 
-impl Pipe {
-    /// The connection has ended, or could not be opened.
-    pub fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
-        self.clock(now);
-        if self.current() != Some(conn) {
-            return;
-        }
-        if matches!(why, Fault::Closed | Fault::ClosedEarly | Fault::Reset) {
+impl Resp {
+    /// The connection has failed, with requests in flight.
+    pub(super) fn note_where_it_ended(&mut self, now: Instant, cause: &Cause) {
+        if let Cause::Fault(Fault::Closed | Fault::ClosedEarly | Fault::Reset) = cause {
             let first = self.wire.first().map(|sent| &sent.pending.job);
             let step = first.and_then(|job| if let Job::Login(step) = job { Some(*step) } else { None });
-            self.avoided.closed_at(step.filter(|step| step.is_optional(&self.config)), self.now);
+            self.avoided.closed_at(step.filter(|step| step.is_optional(&self.config)), now);
         }
-        self.fail(why.into(), false);
     }
 }
 

@@ -1,37 +1,38 @@
 //! One connection to one server: handshake, framing, command queue, reconnect.
 // P1 to P3
 
-mod credentials;
 mod frame;
 mod handshake;
 mod idle;
+mod protocol;
 mod resp_fast_path;
 #[cfg(test)]
 mod tests;
 mod wire;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
 
 pub use frame::Limits;
 pub use handshake::{Hello, ServerInfo};
+pub use protocol::Resp;
 
 use self::frame::Answer;
-use self::handshake::{Avoided, Step};
+use self::handshake::Step;
+use self::protocol::HandshakeReplies;
 use self::resp_fast_path::parse_common_reply;
-use self::wire::{Job, Pending, Wire, breach};
+use self::wire::{Job, Pending, breach};
 use super::batch;
 use super::request::{Identity, Key, Reply, Request, Value};
-use super::server_error::{asks_for_login, is_full, refuses_several};
+use super::server_error::{asks_for_login, is_full, refuses_several, rejects_login};
 use super::url::Endpoint;
-use crate::collections::{Waiting, burst};
+use crate::connection::{Connection, Phase, sooner};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::lock::{Backoff, Cause, CredentialsRequest, ErrorClass, Failures, Renewal, ServerError};
-use crate::time::{Instant, soonest};
+use crate::time::Instant;
 
 /// Configuration of a [`Pipe`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -117,53 +118,7 @@ pub enum PipeOutput {
 /// The host reports events by the `handle_` methods. The pipe drops input for any connection but
 /// the current one, so such input may arrive late or twice.
 // P4, M6
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Pipe {
-    config: PipeConfig,
-    identity: Identity,
-    seed: u64,
-    now: Instant,
-    phase: Phase,
-    generation: u64,
-    /// Consecutive failures since the last connection that lasted.
-    backoff: Failures,
-    /// Requests that arrived while the connection is being opened.
-    waiting: Waiting<Pending>,
-    wire: Wire,
-    renewal: Renewal,
-    avoided: Avoided,
-    /// When bytes last arrived, or when the first outstanding request was made if that is later.
-    last_received: Instant,
-    /// Like `last_received`, without replies to logins on the open connection.
-    last_used: Instant,
-    outputs: VecDeque<PipeOutput>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    Closed,
-    Connecting {
-        until: Instant,
-    },
-    AwaitingCredentials {
-        until: Instant,
-    },
-    LoggingIn {
-        until: Instant,
-        unanswered: usize,
-        hello: Hello,
-    },
-    Up {
-        since: Instant,
-        idle_checked: Instant,
-    },
-    /// `reopens`: the connection is opened after the pause.
-    BackingOff {
-        until: Instant,
-        cause: Cause,
-        reopens: bool,
-    },
-}
+pub type Pipe = Connection<Resp>;
 
 impl Pipe {
     /// Creates a closed connection. `seed` spreads the reconnects of many clients; equal seeds give
@@ -171,32 +126,15 @@ impl Pipe {
     #[must_use]
     pub fn new(config: PipeConfig, identity: Identity, seed: u64) -> Self {
         let renewal = Renewal::new(config.endpoint.login.clone());
-        Self {
-            config,
-            identity,
-            seed,
-            now: Instant::ZERO,
-            phase: Phase::Closed,
-            generation: 0,
-            backoff: Failures::default(),
-            waiting: Waiting::default(),
-            wire: Wire::default(),
-            renewal,
-            avoided: Avoided::default(),
-            last_received: Instant::ZERO,
-            last_used: Instant::ZERO,
-            outputs: VecDeque::new(),
-        }
+        let before = ConnId { node: config.node, role: config.role, generation: 0 };
+        Self::with(Resp::new(config, identity), renewal, before, seed)
     }
 
     /// Opens the connection if it is closed; after the pause if it has failed.
     pub fn open(&mut self, now: Instant) {
         self.clock(now);
-        if self.is_closed() {
-            self.connect();
-        } else if let Phase::BackingOff { reopens, .. } = &mut self.phase {
-            *reopens = true;
-        }
+        self.state.rests = false;
+        self.connect_if_wanted();
     }
 
     /// Closes the connection, until `open` or `send`. Outstanding requests get
@@ -204,12 +142,8 @@ impl Pipe {
     /// There is no [`PipeOutput::Down`].
     pub fn close(&mut self, now: Instant) {
         self.clock(now);
-        if let Some(conn) = self.current() {
-            self.outputs.push_back(PipeOutput::Disconnect(conn, None));
-        }
-        self.phase = Phase::Closed;
-        self.backoff = Failures::default();
-        self.settle(&Fault::NotNeeded.into());
+        self.failures = Failures::default();
+        self.shut();
     }
 
     /// Sends a request, and opens the connection if it is closed. The request stays in flight until
@@ -232,10 +166,8 @@ impl Pipe {
         self.open(now);
         let now = self.now;
         let ttl = request.ttl();
-        let connect_by = now + ttl.map_or(Duration::MAX, |ttl| ttl / 5).min(self.config.request_timeout);
-        if let Phase::BackingOff { until, .. } = &mut self.phase {
-            *until = (*until).min(connect_by);
-        }
+        let connect_by = now + ttl.map_or(Duration::MAX, |ttl| ttl / 5).min(self.state.config.request_timeout);
+        self.hurry(connect_by);
         let take = matches!(request, Request::Take { .. });
         let send_by = ttl.filter(|_| take).map_or(Instant::MAX, |ttl| now + ttl / 2);
         self.submit(Pending { job: Job::Call { call, request, tries: 0 }, send_by }, connect_by);
@@ -267,141 +199,61 @@ impl Pipe {
         }
     }
 
-    /// Returns true if requests are sent at once.
-    pub const fn is_up(&self) -> bool {
-        matches!(self.phase, Phase::Up { .. })
-    }
-
-    /// Returns true if the connection is closed and will not be reopened without a call.
-    pub const fn is_closed(&self) -> bool {
-        matches!(self.phase, Phase::Closed)
-    }
-
-    /// Returns the connection that is open or being opened.
-    pub const fn current(&self) -> Option<ConnId> {
-        match self.phase {
-            Phase::Connecting { .. }
-            | Phase::AwaitingCredentials { .. }
-            | Phase::LoggingIn { .. }
-            | Phase::Up { .. } => {
-                Some(ConnId { node: self.config.node, role: self.config.role, generation: self.generation })
-            }
-            Phase::Closed | Phase::BackingOff { .. } => None,
-        }
-    }
-
-    /// Returns why there is no connection, during the pause before the next attempt.
-    pub const fn down_cause(&self) -> Option<&Cause> {
-        match &self.phase {
-            Phase::BackingOff { cause, .. } => Some(cause),
-            Phase::Closed
-            | Phase::Connecting { .. }
-            | Phase::AwaitingCredentials { .. }
-            | Phase::LoggingIn { .. }
-            | Phase::Up { .. } => None,
-        }
-    }
-
     /// Returns the number of commands in flight.
     pub fn in_flight(&self) -> usize {
-        self.wire.in_flight()
+        self.state.wire.in_flight()
     }
 
     /// Returns the configuration.
     pub const fn config(&self) -> &PipeConfig {
-        &self.config
-    }
-
-    /// The connection is open.
-    pub fn handle_connected(&mut self, now: Instant, conn: ConnId) {
-        self.clock(now);
-        if self.current() != Some(conn) {
-            return;
-        }
-        let Phase::Connecting { until } = self.phase else { return };
-        if self.requests_credentials() {
-            self.phase = Phase::AwaitingCredentials { until };
-            return self.request_credentials(conn);
-        }
-        self.log_in(until);
-    }
-
-    fn log_in(&mut self, until: Instant) {
-        let mut unanswered = 0;
-        let avoided = self.avoided.clone();
-        for step in Step::of(&self.config, self.renewal.login()).filter(|step| !avoided.contains(*step, self.now)) {
-            self.wire.login(step, &self.config.endpoint, self.renewal.login());
-            unanswered += 1;
-        }
-        self.advance_login(unanswered, until, Hello::default());
+        &self.state.config
     }
 
     /// Bytes arrived. Report written bytes by [`consume`](Self::consume) first: a reply to a
     /// command that was not sent is a protocol violation.
     pub fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         self.clock(now);
-        if self.current() != Some(conn) {
+        if !self.is_current(conn) {
             return;
         }
-        self.last_received = self.now;
-        if !(self.requests_credentials() && self.wire.awaits_login()) {
-            self.last_used = self.now;
-        }
+        self.heard = self.now;
+        self.state.used(self.now);
         match self.read(bytes) {
             Ok(None) => {}
+            Ok(Some(cause)) | Err(cause) if self.logs_in_again(&cause) => self.replace(Some(cause)),
             Ok(Some(cause)) | Err(cause) => self.fail(cause, true),
         }
+    }
+
+    /// Returns true if the host is asked for credentials once more before anything is refused.
+    // N19
+    fn logs_in_again(&mut self, cause: &Cause) -> bool {
+        let (Phase::Handshake { .. }, Cause::Server(error)) = (&self.phase, cause) else { return false };
+        rejects_login(&error.text) && self.renewal.reject(self.now, error, self.state.config.reconnect)
     }
 
     /// Does the work that is due at [`next_deadline`](Self::next_deadline). Harmless at any other
     /// time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.clock(now);
-        let now = self.now;
-        match &self.phase {
-            Phase::Closed => {}
-            Phase::Connecting { until } | Phase::AwaitingCredentials { until } | Phase::LoggingIn { until, .. } => {
-                if *until <= now {
-                    return self.fail(self.fault_of_timeout().into(), true);
-                }
-                while let Some(Pending { job, .. }) = self.waiting.pop_due(now) {
-                    self.answer_unsent(job, false, &self.fault_of_timeout().into());
-                }
-            }
-            Phase::Up { .. } => {
-                let stuck = [self.silent_until(), self.wire.unsent_login_until()];
-                if soonest(stuck).is_some_and(|until| until <= now) {
-                    return self.fail(Fault::TimedOut.into(), true);
-                }
-                if let (Some(conn), true) = (self.current(), self.renewal.due().is_some_and(|due| due <= now)) {
-                    self.request_credentials(conn);
-                }
-                self.check_idle();
-            }
-            Phase::BackingOff { until, .. } if *until > now => {}
-            Phase::BackingOff { reopens: true, .. } => self.connect(),
-            Phase::BackingOff { reopens: false, .. } => self.phase = Phase::Closed,
-        }
-    }
-
-    pub(crate) fn has_output(&self) -> bool {
-        !self.outputs.is_empty()
+        self.phase_timeout();
+        self.check_idle();
     }
 
     /// Returns the next output.
     pub fn poll_output(&mut self) -> Option<PipeOutput> {
-        burst::pop(&mut self.outputs)
+        self.pop_output()
     }
 
     /// Returns bytes to write to `conn`; empty if there are none, or it is not the current
     /// connection. Commands are encoded here, not earlier, up to [`Limits::outgoing`] plus one
     /// command. Poll for outputs afterwards.
     pub fn outgoing(&mut self, conn: ConnId) -> &[u8] {
-        if self.current() != Some(conn) {
+        if !self.is_current(conn) {
             return &[];
         }
         let outputs = &mut self.outputs;
-        self.wire.fill(self.now, &self.identity, &self.config.limits, |job| {
+        self.state.wire.fill(self.now, &self.state.identity, &self.state.config.limits, |job| {
             if let Job::Call { call, .. } = job {
                 let reply = Reply::NotSent(Fault::TimedOut.into());
                 outputs.push_back(PipeOutput::Reply { call, reply });
@@ -411,13 +263,13 @@ impl Pipe {
 
     /// Returns true if `outgoing` would return bytes. Encodes nothing.
     pub fn has_outgoing(&self, conn: ConnId) -> bool {
-        self.current() == Some(conn) && self.wire.has_outgoing(&self.config.limits)
+        self.is_current(conn) && self.state.wire.has_outgoing(&self.state.config.limits)
     }
 
     /// The host has written the first `n` bytes of `outgoing`.
     pub fn consume(&mut self, conn: ConnId, n: usize) {
-        if self.current() == Some(conn) {
-            self.wire.consume(n);
+        if self.is_current(conn) {
+            self.state.wire.consume(n);
         }
     }
 
@@ -427,83 +279,20 @@ impl Pipe {
         if !self.outputs.is_empty() {
             return Some(self.now);
         }
-        match self.phase {
-            Phase::Closed => None,
-            Phase::Connecting { until } | Phase::AwaitingCredentials { until } | Phase::LoggingIn { until, .. } => {
-                Some(self.waiting.earliest().map_or(until, |earliest| earliest.min(until)))
-            }
-            Phase::Up { .. } => {
-                soonest([self.silent_until(), self.wire.unsent_login_until(), self.renewal.due(), self.idle_due()])
-            }
-            Phase::BackingOff { until, .. } => Some(until),
-        }
-    }
-
-    /// Advances the clock, which never goes back.
-    // M1
-    fn clock(&mut self, now: Instant) {
-        self.now = self.now.max(now);
-    }
-
-    fn connect(&mut self) {
-        self.generation += 1;
-        self.wire = Wire::default();
-        self.phase = Phase::Connecting { until: self.now + self.config.connect_timeout };
-        if let Some(conn) = self.current() {
-            self.outputs.push_back(PipeOutput::Connect(conn));
-        }
-    }
-
-    /// Restarts the silence timeout if nothing was outstanding before.
-    fn expect_replies(&mut self) {
-        if self.wire.is_idle() {
-            self.last_received = self.now;
-        }
-    }
-
-    /// Returns when the connection ends if nothing arrives.
-    // P6
-    fn silent_until(&self) -> Option<Instant> {
-        if self.wire.is_idle() {
-            return None;
-        }
-        Some(self.last_received + self.config.request_timeout + self.wire.server_waits())
+        sooner(self.phase_deadline(), self.idle_due().map(|at| (at, "idle connection"))).map(|(at, _)| at)
     }
 
     fn submit_job(&mut self, job: Job) {
-        let connect_by = self.now + self.config.connect_timeout;
+        let connect_by = self.now + self.state.config.connect_timeout;
         self.submit(Pending { job, send_by: Instant::MAX }, connect_by);
     }
 
-    /// Queues a command. It waits for a connection until `connect_by`.
-    fn submit(&mut self, pending: Pending, connect_by: Instant) {
-        match &self.phase {
-            Phase::Closed | Phase::Connecting { .. } | Phase::AwaitingCredentials { .. } | Phase::LoggingIn { .. } => {
-                self.waiting.push(pending, connect_by);
-            }
-            Phase::Up { .. } => {
-                self.expect_replies();
-                self.wire.queue(pending);
-            }
-            Phase::BackingOff { cause, .. } => {
-                let cause = cause.clone();
-                self.answer_unsent(pending.job, false, &cause);
-            }
-        }
-    }
-
-    fn advance_login(&mut self, unanswered: usize, until: Instant, hello: Hello) {
-        if unanswered > 0 {
-            self.phase = Phase::LoggingIn { until, unanswered, hello };
+    fn advance_login(&mut self, login: HandshakeReplies, until: Instant) {
+        if login.unanswered > 0 {
+            self.phase = Phase::Handshake { until, handshake: login };
             return;
         }
-        self.phase = Phase::Up { since: self.now, idle_checked: self.now };
-        self.renewal.confirm();
-        self.outputs.push_back(PipeOutput::Up(hello));
-        (self.last_received, self.last_used) = (self.now, self.now);
-        while let Some((pending, _)) = self.waiting.pop() {
-            self.wire.queue(pending);
-        }
+        self.complete(Some(login));
     }
 
     /// Processes received bytes. `Some` and `Err` are reasons to drop the connection. If the server
@@ -512,30 +301,30 @@ impl Pipe {
         if matches!(self.phase, Phase::Connecting { .. }) {
             return Err(breach(Breach::Unsolicited));
         }
-        let (protocol, limits) = (self.config.endpoint.protocol, self.config.limits);
+        let (protocol, limits) = (self.state.config.endpoint.protocol, self.state.config.limits);
         let mut ending = None;
         loop {
-            if self.wire.is_between_frames()
+            if self.state.wire.is_between_frames()
                 && let Some((answer, len)) = parse_common_reply(bytes, protocol, &limits)
             {
                 bytes = &bytes[len..];
                 self.handle_answer(answer, &mut ending)?;
                 continue;
             }
-            let Some(frame) = self.wire.take_frame(&mut bytes, protocol, &limits).map_err(breach)? else { break };
+            let Some(frame) = self.state.wire.take_frame(&mut bytes, protocol, &limits).map_err(breach)? else { break };
             let answer = Answer::decode(&frame, protocol).map_err(breach);
             let result = answer.and_then(|answer| self.handle_answer(answer, &mut ending));
-            self.wire.recycle(frame);
+            self.state.wire.recycle(frame);
             result?;
         }
         Ok(ending)
     }
 
     fn handle_answer(&mut self, answer: Answer<'_>, ending: &mut Option<Cause>) -> Result<(), Cause> {
-        if !self.wire.is_answered(&answer, &self.config.limits)? {
+        if !self.state.wire.is_answered(&answer, &self.state.config.limits)? {
             return Ok(());
         }
-        let Some(calls) = self.wire.first().map(|sent| usize::from(sent.calls)) else { return Ok(()) };
+        let Some(calls) = self.state.wire.first().map(|sent| usize::from(sent.calls)) else { return Ok(()) };
         if let Answer::Error(text) = answer {
             return self.handle_error(answer, text, calls, ending);
         }
@@ -552,7 +341,7 @@ impl Pipe {
         calls: usize,
         ending: &mut Option<Cause>,
     ) -> Result<(), Cause> {
-        let resend = text.starts_with("NOSCRIPT") && self.wire.script_is_missing();
+        let resend = text.starts_with("NOSCRIPT") && self.state.wire.script_is_missing();
         let mut error = ServerError::classify(text);
         if self.is_logged_out(text) {
             // The next connection logs in again, and reports a refused login.
@@ -566,7 +355,7 @@ impl Pipe {
             ErrorClass::Transient if is_full(text) => *ending = Some(error.clone().into()),
             ErrorClass::KeyInUse | ErrorClass::Refused | ErrorClass::Transient if retry_alone => {
                 if refuses_several(text) {
-                    self.wire.disable_batching();
+                    self.state.wire.disable_batching();
                 }
                 value = batch::NOT_DONE;
             }
@@ -593,10 +382,10 @@ impl Pipe {
         let mut result = Ok(());
         for place in 0..calls {
             let mut buffer = [0; 4];
-            let kind = self.wire.first_kind();
+            let kind = self.state.wire.first_kind();
             let value = kind.map_or(value, |kind| batch::part(kind, value, calls, place, &mut buffer));
             let resend = resend || (calls > 1 && value == batch::NOT_DONE);
-            if !(resend && self.wire.resend_first()) {
+            if !(resend && self.state.wire.resend_first()) {
                 let resolved = self.resolve(answer, value, error);
                 result = result.and(resolved);
             }
@@ -606,7 +395,7 @@ impl Pipe {
 
     #[inline]
     fn resolve(&mut self, answer: Answer<'_>, value: Value<'_>, error: Option<&ServerError>) -> Result<(), Cause> {
-        let Some(sent) = self.wire.first() else { return Ok(()) };
+        let Some(sent) = self.state.wire.first() else { return Ok(()) };
         let wrong = || breach(Breach::WrongReply);
         let mut malformed = false;
         match &sent.pending.job {
@@ -627,14 +416,15 @@ impl Pipe {
             Job::Login(Step::Auth) if self.is_up() => match error {
                 // The connection keeps its earlier login.
                 Some(error) => {
-                    self.renewal.reject(self.now, error, self.config.reconnect);
+                    self.renewal.reject(self.now, error, self.state.config.reconnect);
                 }
                 None => self.renewal.confirm(),
             },
             Job::Login(step) => {
-                let Phase::LoggingIn { until, unanswered, mut hello } = self.phase.clone() else { return Err(wrong()) };
-                step.read(&answer, &mut hello)?;
-                self.advance_login(unanswered.saturating_sub(1), until, hello);
+                let Phase::Handshake { until, handshake: mut login } = self.phase.clone() else { return Err(wrong()) };
+                step.read(&answer, &mut login.hello)?;
+                login.unanswered = login.unanswered.saturating_sub(1);
+                self.advance_login(login, until);
             }
             Job::Block { .. } => self.outputs.push_back(match (answer, error) {
                 (_, Some(error)) => PipeOutput::BlockRefused(error.clone()),
@@ -651,47 +441,7 @@ impl Pipe {
                 _ => return Err(wrong()),
             },
         }
-        self.wire.done();
+        self.state.wire.done();
         if malformed { Err(wrong()) } else { Ok(()) }
-    }
-
-    /// Ends the connection. It is reopened after a pause.
-    fn fail(&mut self, cause: Cause, notify_host: bool) {
-        if let Some(conn) = self.current().filter(|_| notify_host) {
-            self.outputs.push_back(PipeOutput::Disconnect(conn, Some(cause.clone())));
-        }
-        if self.logs_in_again(&cause) {
-            // Queued requests stay queued.
-            return self.connect();
-        }
-        let lasted = if let Phase::Up { since, .. } = self.phase { self.now.since(since) } else { Duration::ZERO };
-        self.backoff.failed(lasted, self.config.reconnect);
-        let pause = self.backoff.pause(0, self.config.reconnect, self.seed, self.generation);
-        self.phase = Phase::BackingOff { until: self.now + pause, cause: cause.clone(), reopens: true };
-        self.outputs.push_back(PipeOutput::Down(cause.clone()));
-        self.settle(&cause);
-    }
-
-    /// Answers everything outstanding. No other place does.
-    // M8
-    fn settle(&mut self, cause: &Cause) {
-        while let Some((job, seen)) = self.wire.pop_unanswered() {
-            self.answer_unsent(job, seen, cause);
-        }
-        while let Some((pending, _)) = self.waiting.pop() {
-            self.answer_unsent(pending.job, false, cause);
-        }
-        self.wire = Wire::default();
-    }
-
-    fn answer_unsent(&mut self, job: Job, seen: bool, cause: &Cause) {
-        match job {
-            Job::Call { call, .. } => {
-                let cause = cause.clone();
-                let reply = if seen { Reply::Unknown(cause) } else { Reply::NotSent(cause) };
-                self.outputs.push_back(PipeOutput::Reply { call, reply });
-            }
-            Job::Login(_) | Job::Ping | Job::Block { .. } | Job::Unblock { .. } => {}
-        }
     }
 }

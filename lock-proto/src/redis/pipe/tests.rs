@@ -67,7 +67,7 @@ impl Rig {
     /// An open connection without a handshake. Each request is a command of its own.
     fn up() -> (Self, ConnId) {
         let (mut rig, conn) = Self::together();
-        rig.pipe.wire.disable_batching();
+        rig.pipe.state.wire.disable_batching();
         (rig, conn)
     }
 
@@ -385,7 +385,7 @@ fn request_times_out_alone_while_connecting() {
     rig.pass(20 * MS);
     assert_eq!(rig.outputs(), [reply(b, Reply::NotSent(fault(Fault::TimedOut)))]);
     rig.pipe.handle_connected(rig.now, conn);
-    rig.pipe.wire.disable_batching();
+    rig.pipe.state.wire.disable_batching();
     assert_eq!(rig.commands(conn), ["SET", "SET"]);
     rig.receive(conn, b"+OK\r\n+OK\r\n");
     assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default()), granted(a), granted(c)]);
@@ -556,7 +556,7 @@ fn logged_out_connection_is_replaced_by_one_that_logs_in() {
         for pause in [10, 20, 40] {
             assert_eq!(rig.commands(conn), ["AUTH"]);
             rig.receive(conn, b"+OK\r\n");
-            rig.pipe.wire.disable_batching();
+            rig.pipe.state.wire.disable_batching();
             let (a, b) = (rig.send(take("a")), rig.send(take("b")));
             rig.written(conn);
             rig.outputs();

@@ -49,7 +49,7 @@ pub(super) enum Job {
 
 /// A command that is not encoded yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Pending {
+pub struct Pending {
     pub(super) job: Job,
     /// It expires if it has not been encoded by then.
     pub(super) send_by: Instant,

@@ -1,8 +1,10 @@
 //! Replies and events: their order, their form, and errors of the session.
 // ZK9
 
+use super::protocol::answer;
 use super::wire::Sent;
-use super::{Opening, Phase, Pipe, PipeOutput, breach};
+use super::{Pipe, PipeOutput, breach};
+use crate::connection::Phase;
 use crate::fault::{Breach, Fault};
 use crate::lock::{Cause, ErrorClass};
 use crate::time::Instant;
@@ -15,19 +17,19 @@ impl Pipe {
         match header.xid {
             XID_EVENT => {
                 let event = ReplyBody::decode_event(body).map_err(breach)?;
-                if !self.wire.triggered() {
+                if !self.state.wire.triggered() {
                     return Err(breach(Breach::TooManyPushes));
                 }
                 self.outputs.push_back(PipeOutput::Event(event));
                 return Ok(());
             }
             XID_AUTH => {
-                if !self.wire.login_done() {
+                if !self.state.wire.login_done() {
                     return Err(breach(Breach::Unsolicited));
                 }
                 self.check(header.code)?;
-                if let Phase::Opening { step: Opening::LoggingIn { emitted }, .. } = self.phase {
-                    self.established(emitted);
+                if let Phase::Handshake { handshake, .. } = self.phase {
+                    self.complete(Some(handshake));
                 }
                 return Ok(());
             }
@@ -35,17 +37,17 @@ impl Pipe {
         }
         // Replies have the order of the requests.
         // ZK9
-        let sent = self.wire.first().filter(|sent| sent.xid == header.xid);
+        let sent = self.state.wire.first().filter(|sent| sent.xid == header.xid);
         let sent = sent.ok_or_else(|| breach(Breach::Unsolicited))?;
         if header.xid == XID_PING {
-            self.wire.done();
+            self.state.wire.done();
             self.check(header.code)?;
             if self.is_up() {
                 self.contacted(sent.emitted);
             }
             return Ok(());
         }
-        self.last_zxid = self.last_zxid.max(header.zxid);
+        self.state.last_zxid = self.state.last_zxid.max(header.zxid);
         self.contacted(sent.emitted);
         let reply = match header.code {
             ErrorCode::OK => Reply::Done(ReplyBody::decode(sent.code, body).map_err(breach)?),
@@ -61,8 +63,8 @@ impl Pipe {
         };
         if error == Some(ErrorCode::SESSION_EXPIRED) {
             // Neither this request nor one behind it was executed.
-            while let Some((call, _)) = self.wire.pop_unanswered() {
-                self.answer_unsent(call, false, &Fault::NotNeeded.into());
+            while let Some((call, _)) = self.state.wire.pop_unanswered() {
+                self.outputs.extend(answer(call, false, &Fault::NotNeeded.into()));
             }
             self.expired();
             return Ok(());
@@ -74,7 +76,7 @@ impl Pipe {
             // The session exists. The next server may end it.
             return Err(server_error(code).into());
         }
-        self.wire.done();
+        self.state.wire.done();
         if sent.code == OpCode::CloseSession {
             self.ended(true);
         } else if let Some(call) = sent.call {
@@ -89,11 +91,11 @@ impl Pipe {
     pub(super) fn handle_long_reply(&mut self, header: &[u8]) -> Result<(), Cause> {
         let (header, _) = ReplyHeader::decode(header).map_err(breach)?;
         let reads = |sent: &Sent| matches!(sent.code, OpCode::GetChildren | OpCode::GetData);
-        let sent = self.wire.first().filter(|sent| sent.xid == header.xid && reads(sent));
+        let sent = self.state.wire.first().filter(|sent| sent.xid == header.xid && reads(sent));
         let (Some(sent), ErrorCode::OK) = (sent, header.code) else { return Err(breach(Breach::TooLong)) };
-        self.last_zxid = self.last_zxid.max(header.zxid);
+        self.state.last_zxid = self.state.last_zxid.max(header.zxid);
         self.contacted(sent.emitted);
-        self.wire.done();
+        self.state.wire.done();
         if let Some(call) = sent.call {
             self.outputs.push_back(PipeOutput::Reply { call, reply: Reply::Refused(ErrorCode::REPLY_TOO_LONG) });
         }
@@ -103,8 +105,8 @@ impl Pipe {
     /// A reply shows that the server has heard of the session since `emitted`.
     // ZK1
     fn contacted(&mut self, emitted: Instant) {
-        if self.contact + self.contact_every <= self.now {
-            self.contact = self.now;
+        if self.state.contact + self.state.contact_every <= self.now {
+            self.state.contact = self.now;
             self.report(SessionReport::Contact(emitted));
         }
     }
@@ -119,12 +121,10 @@ impl Pipe {
             }
             ErrorCode::AUTH_FAILED => {
                 let mut error = server_error(code);
-                if self.renewal.reject(self.now, &error, self.config.reconnect) {
-                    if let (Phase::Opening { .. }, Some(conn)) = (&self.phase, self.current()) {
-                        // Queued requests stay queued.
+                if self.renewal.reject(self.now, &error, self.state.config.reconnect) {
+                    if matches!(self.phase, Phase::Handshake { .. }) {
                         // N19
-                        self.outputs.push_back(PipeOutput::Disconnect(conn, Some(error.into())));
-                        self.connect();
+                        self.replace(Some(error.into()));
                         return Ok(());
                     }
                     error.class = ErrorClass::Reconnect;

@@ -4,15 +4,22 @@ mod hostile;
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::time::Duration;
 
+use bytes::Bytes;
+
+use super::wire::Wire;
 use super::*;
+use crate::connection::Protocol as _;
 use crate::id::CallOwner;
 use crate::lock::Credentials;
 use crate::url::Login;
+use crate::zookeeper::codec::ConnectRequest;
 use crate::zookeeper::codec::{
     ANY_VERSION, EventType, KeeperState, MultiOp, MultiResult, Reply as Frame, ReplyBody, Request, Stat, WatcherEvent,
     XID_AUTH, XID_PING,
 };
+use crate::zookeeper::request::Reply;
 use crate::zookeeper::url::parse_server;
 
 const SESSION: i64 = 0x100;
@@ -215,7 +222,7 @@ fn silent_session_is_pinged_and_silent_server_left() {
 fn reply_to_ping_shows_no_more_than_that_this_ping_has_arrived() {
     // ZK1
     let mut pipe = pipe(1);
-    pipe.config.request_timeout = pipe.config.ping_after * 2;
+    pipe.state.config.request_timeout = pipe.state.config.ping_after * 2;
     up(&mut pipe, 0);
     let contact = |ms| [PipeOutput::Session(SessionReport::Contact(at(ms)))];
     let pong = Frame::ok(XID_PING, 5, ReplyBody::Empty);
@@ -241,7 +248,7 @@ fn reply_to_ping_shows_no_more_than_that_this_ping_has_arrived() {
 #[test]
 fn pings_without_replies_are_limited() {
     let mut pipe = pipe(1);
-    pipe.config.limits.in_flight = 3;
+    pipe.state.config.limits.in_flight = 3;
     up(&mut pipe, 0);
     let conn = pipe.current().unwrap();
     pipe.handle_received(at(1), conn, &[0, 0, 1, 0]);
@@ -280,9 +287,9 @@ fn slow_writes_get_more_time_on_next_connection() {
     let mut write = |from: u64, takes: u64| {
         pipe.send(at(from), call(1), sync());
         sent(&mut pipe);
-        let until = pipe.silent_until().unwrap();
+        let until = pipe.state.silent_until(pipe.heard).unwrap();
         if until > at(from + takes) {
-            let xid = pipe.wire.first().unwrap().xid;
+            let xid = pipe.state.wire.first().unwrap().xid;
             receive(&mut pipe, from + takes, &synced(xid, 1));
         } else {
             pipe.handle_timeout(until);
@@ -417,8 +424,8 @@ fn end_that_nobody_confirms_is_given_up_after_session_timeout() {
 fn session_is_up_once_login_is_accepted() {
     for code in [ErrorCode::OK, ErrorCode::AUTH_FAILED] {
         let mut pipe = pipe(1);
-        pipe.config.login = Login::new("app", "sesame");
-        pipe.renewal = Renewal::new(pipe.config.login.clone());
+        pipe.state.config.login = Login::new("app", "sesame");
+        pipe.renewal = Renewal::new(pipe.state.config.login.clone());
         pipe.send(at(1), call(1), sync());
         let conn = pipe.current().unwrap();
         pipe.handle_connected(at(1), conn);
@@ -453,7 +460,7 @@ fn session_is_up_once_login_is_accepted() {
 #[test]
 fn credentials_without_user_are_refused() {
     let mut pipe = pipe(1);
-    pipe.config.request_credentials = true;
+    pipe.state.config.request_credentials = true;
     pipe.send(at(1), call(1), sync());
     let conn = pipe.current().unwrap();
     pipe.handle_connected(at(1), conn);
@@ -468,8 +475,8 @@ fn credentials_without_user_are_refused() {
 fn first_rejection_of_credentials_from_host_refuses_nothing() {
     // N19
     let mut pipe = pipe(1);
-    pipe.config.request_credentials = true;
-    pipe.config.login.username = Some("app".into());
+    pipe.state.config.request_credentials = true;
+    pipe.state.config.login.username = Some("app".into());
     pipe.send(at(1), call(1), sync());
     for known in [false, true] {
         let conn = pipe.current().unwrap();
@@ -510,7 +517,7 @@ fn session_that_moved_ends_connection_inside_of_transaction_too() {
 #[test]
 fn ending_session_asks_for_no_credentials() {
     let mut pipe = pipe(1);
-    pipe.config.request_credentials = true;
+    pipe.state.config.request_credentials = true;
     pipe.send(at(1), call(1), sync());
     let conn = pipe.current().unwrap();
     pipe.handle_connected(at(1), conn);
@@ -543,7 +550,7 @@ fn events_arrive_between_replies_and_numbers_skip_negatives() {
     outputs(&mut pipe);
     receive(&mut pipe, 2, &Frame::event(event()));
     assert_eq!(outputs(&mut pipe), [PipeOutput::Event(event())]);
-    pipe.wire = Wire::counting_from(i32::MAX - 1);
+    pipe.state.wire = Wire::counting_from(i32::MAX - 1);
     pipe.send(at(3), call(1), sync());
     pipe.send(at(3), call(2), sync());
     assert_eq!(requests(&mut pipe).iter().map(|request| request.xid).collect::<Vec<_>>(), [i32::MAX, 1]);
@@ -578,7 +585,7 @@ fn input_of_old_connections_is_dropped() {
 fn renewal_overtakes_requests_that_have_not_left() {
     // ZK1
     let mut pipe = pipe(1);
-    pipe.config.limits.in_flight = 2;
+    pipe.state.config.limits.in_flight = 2;
     up(&mut pipe, 5);
     for n in 0..5 {
         pipe.send(at(5), call(n), sync());

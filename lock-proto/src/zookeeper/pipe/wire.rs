@@ -10,7 +10,7 @@ use crate::zookeeper::codec::{Frames, Op, OpCode, Request, XID_AUTH};
 
 /// A request, and the call that waits for its reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Pending {
+pub struct Pending {
     /// `None` for the pipe's own requests.
     pub(super) call: Option<CallId>,
     pub(super) op: Op,

@@ -236,7 +236,7 @@ impl Transport for Calls {
 
     fn stop(&mut self, unreleased: u32) {
         if let Some(connection) = self.connection.take() {
-            self.outputs.push_back(Output::Disconnect { conn: connection.conn });
+            self.outputs.push_back(Output::Disconnect { conn: connection.conn, why: None });
         }
         self.outputs.push_back(Output::Stopped { unreleased });
     }
@@ -258,7 +258,7 @@ impl Transport for Calls {
     fn give_up(&mut self, now: Instant) -> Option<ConnId> {
         let late = |connection: &&Connection| connection.open_by.is_some_and(|at| at <= now);
         let conn = self.connection.as_ref().filter(late)?.conn;
-        self.outputs.push_back(Output::Disconnect { conn });
+        self.outputs.push_back(Output::Disconnect { conn, why: None });
         Some(conn)
     }
 

@@ -132,7 +132,7 @@ impl<L: OwnLock> Small<L> for Calls {
         }
         Some(match client.poll_output()? {
             Output::Connect { conn, .. } => Wish::Connect(conn),
-            Output::Disconnect { conn } => Wish::Disconnect(conn),
+            Output::Disconnect { conn, .. } => Wish::Disconnect(conn),
             Output::Event { lock, event } => Wish::Event(lock, event),
             Output::Call { .. } | Output::Open { .. } | Output::Send { .. } | Output::Close { .. } => Wish::Nothing,
             Output::Election { .. } | Output::Credentials { .. } | Output::Stopped { .. } => Wish::Nothing,

@@ -351,7 +351,7 @@ impl EtcdClient for Flawed<Client, Rewriter> {
         {
             grant.fence = grant.fence.map(|fence| Fence::new(fence.get() + (1 << 16)));
         }
-        if let Output::Disconnect { conn } = &output {
+        if let Output::Disconnect { conn, .. } = &output {
             self.flaw.connections.closed(*conn);
         }
         if let Output::Send { message: StreamSend::KeepAlive(request), .. } = &output {

@@ -408,7 +408,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         match output {
             Output::Connect { node, conn, .. } => self.connect(client, node, conn),
             Output::Credentials { conn, request } => self.request_credentials(client, conn, &request),
-            Output::Disconnect { conn } => self.disconnect(client, conn),
+            Output::Disconnect { conn, .. } => self.disconnect(client, conn),
             Output::Call { rpc, request, token } => {
                 self.journal.fingerprint.call(self.now, client, rpc.conn(), &request);
                 self.check_left_alone(client, &request);

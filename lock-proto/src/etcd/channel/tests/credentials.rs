@@ -70,8 +70,8 @@ fn missing_credentials_end_attempt_with_cause_of_their_own() {
         let conn = rig.connected();
         requested(&mut rig, conn);
         supply(&mut rig, conn, answer);
-        assert!(rig.notifications().contains(&ChannelOutput::Do(Output::Disconnect { conn })));
-        assert_eq!(rig.channel.last_error, Some(Fault::NoCredentials.into()));
+        assert!(rig.notifications().contains(&disconnect_for(conn, Fault::NoCredentials)));
+        assert_eq!(rig.channel.state.last_error, Some(Fault::NoCredentials.into()));
     }
 }
 
@@ -84,7 +84,7 @@ fn source_without_answer_is_not_awaited_for_ever() {
     requested(&mut rig, conn);
     pass(&mut rig, 2 * SECOND);
     assert!(!rig.channel.is_up());
-    assert_eq!(rig.channel.last_error, Some(Fault::NoCredentials.into()));
+    assert_eq!(rig.channel.state.last_error, Some(Fault::NoCredentials.into()));
     supply(&mut rig, conn, Some(Credentials::new("late")));
     assert!(!rig.all().iter().any(|output| matches!(output, ChannelOutput::Do(Output::Call { .. }))));
 }
@@ -117,7 +117,9 @@ fn rejected_renewal_leaves_old_token_in_use_and_next_request_says_so() {
     rig.fail(rpc, Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password");
     assert!(rig.channel.is_up());
     rig.send(grant(2));
-    call_with(&mut rig, "t1");
+    let rpc = call_with(&mut rig, "t1");
+    rig.answer(rpc, granted(2));
+    rig.notifications();
     pass(&mut rig, SECOND / 2);
     assert_eq!(rig.notifications(), []);
     pass(&mut rig, SECOND / 2);

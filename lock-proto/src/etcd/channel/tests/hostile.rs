@@ -148,6 +148,6 @@ fn invalid_reply_is_unknown_and_closes_connection() {
         let rpc = rig.call();
         rig.answer(rpc, Ok(answer));
         let breach = Fault::Protocol(Breach::WrongReply);
-        assert_eq!(rig.all(), [unknown(call, breach), disconnect(conn)]);
+        assert_eq!(rig.all(), [unknown(call, breach), disconnect_for(conn, breach)]);
     }
 }

@@ -19,7 +19,7 @@ fn idle_connection_is_closed_and_opened_again_when_needed() {
     pass(&mut rig, 299 * SECOND);
     assert_eq!(rig.all(), []);
     pass(&mut rig, SECOND);
-    assert_eq!(rig.all(), [ChannelOutput::Do(Output::Disconnect { conn })]);
+    assert_eq!(rig.all(), [disconnect(conn)]);
     assert_eq!(rig.channel.next_deadline(), None);
     rig.send(grant(2));
     assert_ne!(rig.connected(), conn);
@@ -29,7 +29,7 @@ fn idle_connection_is_closed_and_opened_again_when_needed() {
 fn watch_keeps_connection_open() {
     // P7
     let (mut rig, _, stream, _) = Rig::watching(1);
-    rig.channel.config.idle_timeout = Some(300 * SECOND);
+    rig.channel.state.config.idle_timeout = Some(300 * SECOND);
     for _ in 0..60 {
         pass(&mut rig, 9 * SECOND);
         let header = Some(ResponseHeader { member_id: 1, revision: 9 });

@@ -94,7 +94,7 @@ fn fast_watch_does_not_shorten_silence_limit_of_slow_writes() {
         watch::created(&mut rig, stream, 5);
         let call = rig.send_for(grant(1), 30 * SECOND);
         rig.call();
-        assert_eq!(rig.channel.longest_silence(), allowed * SECOND);
+        assert_eq!(rig.channel.state.longest_silence(), allowed * SECOND);
         rig.pass(allowed * SECOND);
         assert!(rig.all().contains(&unknown(call, Fault::TimedOut)));
     }
@@ -188,7 +188,7 @@ fn overdue_watch_stream_does_not_prolong_silence() {
     assert_eq!(rig.requests().len(), 1, "the creation");
     rig.answered_after(10 * MS);
     rig.pass(SECOND);
-    assert_eq!(rig.channel.poll_output(), Some(disconnect(conn)));
+    assert_eq!(rig.channel.poll_output(), Some(disconnect_for(conn, Fault::TimedOut)));
 }
 
 /// A slow server is slow on the watch stream too. (Scenario `etcd-slow`, seed 328.)

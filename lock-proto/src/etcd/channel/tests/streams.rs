@@ -83,7 +83,7 @@ fn unanswered_keep_alive_and_probe_close_connection() {
     rig.pass(SECOND / 2);
     rig.call();
     rig.pass(SECOND);
-    assert_eq!(rig.all(), [disconnect(conn), unknown(call, Fault::TimedOut)]);
+    assert_eq!(rig.all(), [disconnect_for(conn, Fault::TimedOut), unknown(call, Fault::TimedOut)]);
 }
 
 /// As by etcd's gRPC proxy: the connection answers everything else.
@@ -176,7 +176,7 @@ fn member_without_replies_to_keep_alives_is_left() {
     pass_half_of_ttl(&mut rig);
     let reply = answer_call(&mut rig);
     let outputs = rig.notifications();
-    assert_eq!(outputs, [reply, disconnect(conn), unknown(call, Fault::TimedOut)]);
+    assert_eq!(outputs, [reply, disconnect_for(conn, Fault::TimedOut), unknown(call, Fault::TimedOut)]);
     keep_alive(&mut rig, 1);
     assert!(rig.connected().node() != conn.node());
 }
@@ -222,7 +222,7 @@ fn message_of_wrong_kind_closes_connection() {
     keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     rig.channel.handle_message(rig.now, stream, StreamReceived::Watch(WatchResponse::default()));
-    assert_eq!(rig.channel.poll_output(), Some(disconnect(conn)));
+    assert_eq!(rig.channel.poll_output(), Some(disconnect_for(conn, Fault::Protocol(Breach::WrongReply))));
 }
 
 /// If one member ends every watch stream, the channel tries another.
@@ -245,7 +245,7 @@ fn watch_stream_failing_four_times_switches_endpoint() {
         if members == 1 {
             assert_eq!(rig.all(), [], "there is no other");
         } else {
-            assert_eq!(rig.channel.poll_output(), Some(disconnect(conn)));
+            assert_eq!(rig.channel.poll_output(), Some(disconnect_for(conn, Fault::Closed)));
             assert!(rig.connecting().node() != conn.node());
         }
     }

@@ -333,7 +333,7 @@ fn silent_watch_stream_is_probed_and_then_disconnected() {
     creation(&mut rig, stream);
     cancelled(&mut rig, stream);
     rig.pass(SECOND);
-    assert_eq!(rig.all()[..2], [disconnect(conn), ChannelOutput::Unsubscribed { watch: w(1) }]);
+    assert_eq!(rig.all()[..2], [disconnect_for(conn, Fault::TimedOut), ChannelOutput::Unsubscribed { watch: w(1) }]);
     assert!(rig.channel.current().unwrap().node() != conn.node());
 }
 
@@ -345,7 +345,7 @@ fn watch_not_opened_in_time_closes_connection() {
     let stream = rig.stream(StreamKind::Watch);
     creation(&mut rig, stream);
     rig.pass(SECOND);
-    assert_eq!(rig.all()[0], disconnect(conn));
+    assert_eq!(rig.all()[0], disconnect_for(conn, Fault::TimedOut));
 }
 
 #[test]

@@ -186,7 +186,7 @@ fn rejected_login_is_part_of_next_request() {
 fn login_of_settings_is_not_sent_if_host_supplies_it() {
     // N19
     let mut rig = Rig::new("redis://app:static@h");
-    rig.pipe.config.request_credentials = true;
+    rig.pipe.state.config.request_credentials = true;
     let conn = rig.opened();
     assert_eq!(requested(&mut rig, conn).login, Login::new("app", "static"));
     assert_eq!(auth(&mut rig, conn), Vec::<Vec<String>>::new());
@@ -200,7 +200,7 @@ fn login_of_settings_is_not_sent_if_host_supplies_it() {
 fn new_logins_do_not_keep_idle_connection_in_use() {
     // N19, P7
     let (mut rig, conn) = up();
-    rig.pipe.config.idle_checks = Some([Duration::from_secs(20); 2]);
+    rig.pipe.state.config.idle_checks = Some([Duration::from_secs(20); 2]);
     for login in ["t2", "t3"] {
         rig.pass(Duration::from_secs(8));
         requested(&mut rig, conn);

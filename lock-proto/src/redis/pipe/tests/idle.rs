@@ -6,7 +6,7 @@ const CHECK: Duration = Duration::from_secs(60);
 
 fn up() -> (Rig, ConnId) {
     let (mut rig, conn) = Rig::up();
-    rig.pipe.config.idle_checks = Some([CHECK; 2]);
+    rig.pipe.state.config.idle_checks = Some([CHECK; 2]);
     (rig, conn)
 }
 

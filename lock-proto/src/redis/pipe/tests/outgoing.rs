@@ -39,7 +39,7 @@ fn encoding_stops_at_outgoing_limit() {
     rig.send(take("a"));
     let len = rig.written(conn).len();
     for (limit, encoded) in [(len - 1, 1), (len, 1), (len + 1, 2)] {
-        rig.pipe.config.limits.outgoing = limit;
+        rig.pipe.state.config.limits.outgoing = limit;
         for name in ["b", "c", "d"] {
             rig.send(take(name));
         }

@@ -68,7 +68,7 @@ fn take_queued_for_half_its_ttl_is_not_sent() {
 fn renewal_overtakes_requests_that_have_not_left() {
     // P4
     let (mut rig, conn) = Rig::up();
-    rig.pipe.config.limits.in_flight = 1;
+    rig.pipe.state.config.limits.in_flight = 1;
     let calls = ["a", "b", "c"].map(|name| rig.send(take(name)));
     assert_eq!(rig.commands(conn), ["SET"]);
     let renewals = ["d", "e"].map(|name| rig.send(extend(name)));

@@ -21,7 +21,7 @@ fn pong() -> Frame {
 fn answered_pings_keep_no_connection_whose_request_is_unanswered() {
     // ZK9
     let mut pipe = pipe(2);
-    pipe.config.request_timeout = Duration::from_secs(60);
+    pipe.state.config.request_timeout = Duration::from_secs(60);
     up(&mut pipe, 0);
     let first = pipe.current();
     pipe.send(at(10), call(1), sync());
