@@ -7,26 +7,11 @@ use super::cleanup::Cleanup;
 use super::context::{Env, NodeSet};
 use super::watchdog::{Extended, Hold, Renewal};
 use crate::id::NodeId;
-use crate::lock::{Fact, Grant, Report};
+use crate::lock::{Fact, Report};
 use crate::redis::request::{Reply, Request};
 use crate::redis::validity::Ttl;
 
 impl Redis {
-    /// Reports the complete grant.
-    pub(super) fn offer(&mut self, env: &mut Env) {
-        let quorum = env.quorum();
-        let Some(hold) = &mut self.hold else { return };
-        hold.is_offered = true;
-        let grant = Grant {
-            token: env.shared.identity.token(hold.number),
-            fence: hold.fence(),
-            fence_ahead_ms: hold.fence_ahead_ms(),
-            ttl: hold.keys_ttl.duration(),
-            valid_until: hold.keys_until(quorum).unwrap_or(env.now),
-        };
-        env.report(Fact::Granted(hold.id, grant));
-    }
-
     /// Sends the renewals and top-ups that are due.
     pub(super) fn renew(&mut self, env: &mut Env) {
         let quorum = env.quorum();

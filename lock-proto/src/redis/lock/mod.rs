@@ -43,7 +43,7 @@ use crate::error::{Invalid, Misuse};
 use crate::fault::Fault;
 use crate::id::{LockId, NodeId};
 use crate::lock::{
-    self, Acquire, Answer, Blocked, Cause, DEFAULT_TTL, ErrorClass, Fact, Holding, Order, Release, Store, Terms,
+    self, Acquire, Answer, Blocked, Cause, DEFAULT_TTL, ErrorClass, Fact, Grant, Holding, Order, Release, Store, Terms,
     check_name,
 };
 use crate::time::Instant;
@@ -366,6 +366,21 @@ impl Redis {
         } else {
             self.renew(env);
         }
+    }
+
+    /// Reports the complete grant.
+    fn offer(&mut self, env: &mut Env) {
+        let quorum = env.quorum();
+        let Some(hold) = &mut self.hold else { return };
+        hold.is_offered = true;
+        let grant = Grant {
+            token: env.shared.identity.token(hold.number),
+            fence: hold.fence(),
+            fence_ahead_ms: hold.fence_ahead_ms(),
+            ttl: hold.keys_ttl.duration(),
+            valid_until: hold.keys_until(quorum).unwrap_or(env.now),
+        };
+        env.report(Fact::Granted(hold.id, grant));
     }
 
     fn end_hold(&mut self, env: &Env) -> Option<Remains> {
