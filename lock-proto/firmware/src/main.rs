@@ -20,7 +20,7 @@ use core::panic::PanicInfo;
 use core::ptr;
 use core::time::Duration;
 
-use lock_proto::{Instant, LockId, LockClient, Machine};
+use lock_proto::{Instant, LockClient, LockId, Machine};
 
 /// Hands out nothing: this program is measured, never run. The optimizer does not know.
 struct Nothing;

@@ -15,7 +15,8 @@ use lock_driver::read_file;
 use lock_driver::{BootClock, random_identity};
 use lock_proto::redis::{Client, Config, Output};
 use lock_proto::{
-    Acquire, ByteClient as _, ConnId, Credentials, CredentialsRequest, Event, Fault, LockId, LockClient as _, Machine as _, Target,
+    Acquire, ByteClient as _, ConnId, Credentials, CredentialsRequest, Event, Fault, LockClient as _, LockId,
+    Machine as _, Target,
 };
 
 /// How long connecting may take. Much less than the TTL, because it blocks.

@@ -11,7 +11,7 @@ use lock_proto::etcd::message::{LeaseKeepAliveRequest, WatchRequest};
 use lock_proto::etcd::{
     Client, Code, Config, Output, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend,
 };
-use lock_proto::{Acquire, ConnId, Event, Fault, LockId, Loss, LockClient as _, Machine as _, Secret, Target};
+use lock_proto::{Acquire, ConnId, Event, Fault, LockClient as _, LockId, Loss, Machine as _, Secret, Target};
 use prost::Message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::client::Grpc;
