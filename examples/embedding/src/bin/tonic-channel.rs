@@ -122,7 +122,7 @@ impl Embedded {
                         completions_sender.send(Completion::Connected(conn, connected))
                     });
                 }
-                Output::Disconnect { conn } => self.forget(conn),
+                Output::Disconnect { conn, .. } => self.forget(conn),
                 Output::Call { rpc, request, token } => {
                     let Some(Some(channel)) = self.channels.get(&rpc.conn()).cloned() else { continue };
                     let completions_sender = self.completions_sender.clone();
