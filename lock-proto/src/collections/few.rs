@@ -57,6 +57,17 @@ impl<T> Few<T> {
     }
 }
 
+impl<T> FromIterator<T> for Few<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        let mut values = values.into_iter();
+        match (values.next(), values.next()) {
+            (None, _) => Self::None,
+            (Some(one), None) => Self::One(one),
+            (first, second) => Self::Many(first.into_iter().chain(second).chain(values).collect()),
+        }
+    }
+}
+
 impl<T> Deref for Few<T> {
     type Target = [T];
 

@@ -10,7 +10,6 @@ mod cleanup;
 mod context;
 mod held;
 mod pending_release;
-mod per_node;
 mod polling;
 mod redlock;
 #[cfg(test)]

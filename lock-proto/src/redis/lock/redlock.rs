@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use super::context::NodeSet;
-use super::per_node::PerNode;
+use crate::collections::Few;
 use crate::fault::{Breach, Fault};
 use crate::id::NodeId;
 use crate::lock::{Answer, Cause, ErrorClass, Expiry, refusals_are_undecided};
@@ -35,7 +35,7 @@ pub(super) struct Round {
     /// When the round stops waiting for replies.
     pub(crate) deadline: Instant,
     pub(crate) ttl: Ttl,
-    pub(crate) votes: PerNode<Vote>,
+    pub(crate) votes: Few<Vote>,
     pub(crate) fence: Option<FenceBlock>,
     /// A release was signalled during the round: try once more.
     pub(crate) signalled: bool,

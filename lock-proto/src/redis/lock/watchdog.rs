@@ -8,8 +8,8 @@ use core::time::Duration;
 use super::Waiter;
 use super::calls::{Call, Purpose};
 use super::context::{Env, NodeSet, server_of};
-use super::per_node::PerNode;
 use super::redlock::{Round, Vote};
+use crate::collections::Few;
 use crate::id::{LockId, NodeId};
 use crate::lock::{Answer, Fence, Holding, Loss, Renew};
 use crate::redis::config::Config;
@@ -78,7 +78,7 @@ impl Share {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Hold {
     pub(crate) number: u64,
-    pub(crate) shares: PerNode<Share>,
+    pub(crate) shares: Few<Share>,
     /// The acquisition that has it.
     pub(crate) id: LockId,
     ttl: Ttl,
