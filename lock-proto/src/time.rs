@@ -90,6 +90,18 @@ pub fn soonest<const N: usize>(all: [Option<Instant>; N]) -> Option<Instant> {
     })
 }
 
+/// A deadline, and what is due then.
+pub(crate) type Deadline = (Instant, &'static str);
+
+/// Returns the earlier deadline; of equal ones the first.
+#[inline]
+pub(crate) fn sooner(a: Option<Deadline>, b: Option<Deadline>) -> Option<Deadline> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if b.0 < a.0 { b } else { a }),
+        (a, b) => a.or(b),
+    }
+}
+
 /// Whole nanoseconds of `d`, saturating.
 #[must_use]
 pub fn nanos(d: Duration) -> u64 {

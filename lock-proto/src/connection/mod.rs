@@ -17,10 +17,7 @@ use crate::collections::{Waiting, burst};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::lock::{Cause, Failures, Renewal};
-use crate::time::Instant;
-
-/// A deadline, and what is due then.
-pub(crate) type Deadline = (Instant, &'static str);
+use crate::time::{Deadline, Instant, sooner};
 
 /// The connection of one client to one of the servers of `P`, without any I/O.
 ///
@@ -364,15 +361,6 @@ impl<P: Protocol> Connection<P> {
     pub(crate) fn answer_unsent(&mut self, pending: P::Pending, cause: &Cause) {
         let answer = self.state.answer_unsent(pending, cause);
         self.outputs.extend(answer);
-    }
-}
-
-/// Returns the earlier deadline.
-#[inline]
-pub(crate) fn sooner(a: Option<Deadline>, b: Option<Deadline>) -> Option<Deadline> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(if b.0 < a.0 { b } else { a }),
-        (a, b) => a.or(b),
     }
 }
 

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::answer::Answer;
 use super::config::Config;
-use super::event::{Blocked, Event};
+use super::event::Blocked;
 use super::exchange::{Fact, Order};
 use super::line::{Answers, Desk};
 use super::store::Store;
@@ -93,10 +93,6 @@ impl<S: Store> Context<S> {
     #[must_use = "an output that is not carried out stalls its lock"]
     pub fn poll_output(&mut self) -> Option<S::Output> {
         crate::collections::burst::pop(&mut self.env.out)
-    }
-
-    pub(crate) fn emit(&mut self, id: LockId, event: Event) {
-        self.env.out.push_back((id, event).into());
     }
 
     /// Returns what a line needs for a step. `answers` are the servers' last replies.

@@ -8,7 +8,7 @@ use super::store::{SharedState as _, Store};
 use super::waiters::Waiter;
 use crate::error::Misuse;
 use crate::id::LockId;
-use crate::time::Instant;
+use crate::time::{Instant, sooner};
 
 /// State machine for one lock name within one client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -42,19 +42,14 @@ impl<S: Store> Lock<S> {
     /// Returns the next deadline and its reason.
     #[inline]
     pub fn deadline(&self, ctx: &Context<S>) -> Option<(Instant, &'static str)> {
-        let line = self.line.deadline(ctx.env.config.at_risk);
-        match (line, self.store.deadline(&ctx.env)) {
-            (Some(line), Some(store)) => Some(if store.0 <= line.0 { store } else { line }),
-            (line, store) => line.or(store),
-        }
+        sooner(self.store.deadline(&ctx.env), self.line.deadline(ctx.env.config.at_risk))
     }
 
     /// Starts an acquisition.
     pub fn acquire(&mut self, ctx: &mut Context<S>, waiter: Waiter<S::Terms>) {
         self.step(ctx, |lock, ctx| {
             if let Some(failure) = ctx.env.shared.refuses() {
-                ctx.emit(waiter.id, Event::Failed(failure));
-                ctx.ended.push(waiter.id);
+                lock.on_line(ctx, |_, desk| desk.end(waiter.id, Event::Failed(failure)));
             } else {
                 lock.on_line(ctx, |line, desk| line.acquire(desk, waiter));
             }
@@ -128,23 +123,11 @@ impl<S: Store> Lock<S> {
     // T2, M11
     pub(crate) fn step<R>(&mut self, ctx: &mut Context<S>, input: impl FnOnce(&mut Self, &mut Context<S>) -> R) -> R {
         if self.line.seems_expired(ctx.env.now) {
-            self.expire(ctx);
+            self.exchange(ctx);
         }
         let result = input(self, ctx);
         self.exchange(ctx);
         result
-    }
-
-    #[cold]
-    fn expire(&mut self, ctx: &mut Context<S>) {
-        self.refresh(ctx);
-        self.on_line(ctx, Line::expire);
-        self.exchange(ctx);
-    }
-
-    #[inline]
-    fn refresh(&mut self, ctx: &Context<S>) {
-        self.line.refresh(|id| self.store.holding(&ctx.env, id));
     }
 
     #[inline]
@@ -163,7 +146,7 @@ impl<S: Store> Lock<S> {
                 self.store.order(&mut ctx.env, order);
             }
             if self.line.is_held() || !ctx.env.facts.is_empty() {
-                self.refresh(ctx);
+                self.line.refresh(|id| self.store.holding(&ctx.env, id));
                 while let Some(fact) = ctx.env.facts.pop_front() {
                     self.on_line(ctx, |line, desk| line.apply(desk, fact));
                 }

@@ -65,17 +65,20 @@ impl core::fmt::Debug for Answers<'_> {
     }
 }
 
+impl<T, O> Desk<'_, T, O> {
+    /// Ends an acquisition. Its id is never used again.
+    fn forget(&mut self, id: LockId) {
+        self.ended.push(id);
+    }
+}
+
 impl<T, O: From<(LockId, Event)>> Desk<'_, T, O> {
     fn emit(&mut self, id: LockId, event: Event) {
         self.out.push_back((id, event).into());
     }
 
-    /// Ends an acquisition. Its id is never used again.
-    fn forget(&mut self, id: LockId) {
-        self.ended.push(id);
-    }
-
-    fn end(&mut self, id: LockId, event: Event) {
+    /// Emits the last event of an acquisition.
+    pub(super) fn end(&mut self, id: LockId, event: Event) {
         self.emit(id, event);
         self.forget(id);
     }
@@ -109,10 +112,6 @@ impl<T: Terms> Line<T> {
 
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
-    }
-
-    pub(crate) fn holders(&self) -> impl Iterator<Item = LockId> {
-        self.holders.iter().map(Tenure::id)
     }
 
     /// Takes over what the store knows of the holds now.
@@ -242,8 +241,8 @@ impl<T: Terms> Line<T> {
         while let Some(waiter) = self.waiters.pop_last() {
             desk.end(waiter.id, Event::Failed(Failure::ShuttingDown));
         }
-        for id in self.holders().collect::<Vec<_>>() {
-            let held = self.check_held(id).is_ok();
+        while let Some(tenure) = self.holders.first() {
+            let (id, held) = (tenure.id(), tenure.is_held());
             if held {
                 desk.emit(id, Event::Lost(Loss::ShutDown));
             } else {
@@ -270,16 +269,6 @@ impl<T: Terms> Line<T> {
     #[inline]
     pub(crate) fn seems_expired(&self, now: Instant) -> bool {
         self.holders.iter().any(|tenure| tenure.loss(now).is_some())
-    }
-
-    /// Expires holds first, so that no later input can revive them.
-    // T2
-    pub(crate) fn expire<O: From<(LockId, Event)>>(&mut self, desk: &mut Desk<'_, T, O>) {
-        let now = desk.now;
-        let over = |tenure: &Tenure<T>| Some((tenure.id(), tenure.loss(now)?));
-        while let Some((id, loss)) = self.holders.iter().find_map(over) {
-            self.lose(desk, id, loss);
-        }
     }
 
     /// Does the work that is due, after holds have expired.
@@ -501,7 +490,7 @@ impl<T: Terms> Line<T> {
         if answer {
             self.releases.push(PendingRelease { id, until: desk.now + desk.release_within });
         } else {
-            desk.ended.push(id);
+            desk.forget(id);
         }
         desk.orders.push_back(Order::End { id, loss: None, answer, yields });
     }

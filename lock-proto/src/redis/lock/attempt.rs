@@ -27,16 +27,11 @@ const MARKED_POLLS: u32 = 2 * NOTIFIED_POLL_GROWTH;
 const MARKED_AT_LEAST: Duration = Duration::from_secs(2);
 
 impl Redis {
-    /// Reports that no acquisition can succeed.
-    fn hopeless(&self, env: &mut Env, why: Hopeless) {
-        env.report(Fact::Hopeless(why));
-    }
-
     /// Starts a round for the head: one attempt on every node.
     pub(super) fn start_round(&mut self, env: &mut Env) {
         if let Some((a, b)) = env.shared.duplicates {
             // Q6
-            return self.hopeless(env, Hopeless::EqualNodes(a, b));
+            return env.report(Fact::Hopeless(Hopeless::EqualNodes(a, b)));
         }
         self.contention = Contention::Idle;
         let Some(head) = self.head else { return };
@@ -244,7 +239,7 @@ impl Redis {
     pub(super) fn judge(&mut self, env: &mut Env) {
         if let Some((a, b)) = env.shared.duplicates {
             // Q6
-            return self.hopeless(env, Hopeless::EqualNodes(a, b));
+            return env.report(Fact::Hopeless(Hopeless::EqualNodes(a, b)));
         }
         match mem::take(&mut self.contention) {
             Contention::Trying(round) => match round.verdict(env.now, env.quorum()) {
@@ -309,16 +304,15 @@ impl Redis {
         self.answers = self.answers_with(round);
         self.end_round(env, round, false);
         match round.fatal_reason(quorum) {
-            Some(FatalReason::KeyInUse) => return self.hopeless(env, Hopeless::KeyInUse),
-            Some(FatalReason::Refused) => return self.hopeless(env, Hopeless::Refused),
+            Some(FatalReason::KeyInUse) => return env.report(Fact::Hopeless(Hopeless::KeyInUse)),
+            Some(FatalReason::Refused) => return env.report(Fact::Hopeless(Hopeless::Refused)),
             None => {}
         }
         if self.head.is_some_and(|head| head.wait == Wait::Try) {
             return env.report(Fact::NotTaken);
         }
         let blocked = self.why_blocked(quorum);
-        self.blocked = Some(blocked);
-        env.blocked(blocked);
+        self.report_blocked(env, blocked);
         let mut signalled = false;
         if let Some(subscription) = &mut self.subscription
             && subscription.fired
@@ -337,6 +331,12 @@ impl Redis {
             // A release was signalled during the round: retry at once, so as not to miss it.
             self.start_round(env);
         }
+    }
+
+    /// Records why the last attempt for the head failed, and reports it.
+    pub(super) fn report_blocked(&mut self, env: &mut Env, why: Blocked) {
+        self.blocked = Some(why);
+        env.blocked(why);
     }
 
     /// Returns the replies of a round. For a node that is still silent, returns its previous reply.

@@ -106,8 +106,7 @@ impl Redis {
         }
         // The last release gave the lock to a waiter of another client.
         self.answers = vec![Answer::Taken(Expiry::Unknown); env.shared.nodes.len()];
-        self.blocked = Some(Blocked::Held);
-        env.blocked(Blocked::Held);
+        self.report_blocked(env, Blocked::Held);
         // The head counts as a waiter already, and a release signals it.
         self.tries = 1;
         self.contention = Contention::Paused { until: attempt_at };

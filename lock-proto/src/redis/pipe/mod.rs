@@ -28,11 +28,11 @@ use super::batch;
 use super::request::{Identity, Key, Reply, Request, Value};
 use super::server_error::{asks_for_login, is_full, refuses_several, rejects_login};
 use super::url::Endpoint;
-use crate::connection::{Connection, Phase, sooner};
+use crate::connection::{Connection, Phase};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::lock::{Backoff, Cause, CredentialsRequest, ErrorClass, Failures, Renewal, ServerError};
-use crate::time::Instant;
+use crate::time::{Instant, sooner};
 
 /// Configuration of a [`Pipe`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

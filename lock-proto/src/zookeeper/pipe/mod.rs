@@ -17,11 +17,11 @@ use self::protocol::{Greeting, Mode};
 use self::wire::Pending;
 use super::codec::{ConnectResponse, ErrorCode, Op};
 use super::request::{SessionReport, server_error};
-use crate::connection::{Connection, Phase, sooner};
+use crate::connection::{Connection, Phase};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::lock::{Cause, Renewal, refusal};
-use crate::time::Instant;
+use crate::time::{Instant, sooner};
 
 /// The connection of one session to one of the servers, without any I/O: bytes in, bytes out.
 ///
