@@ -96,6 +96,7 @@
 //! * `redis` (default): the machines for Redis and Valkey.
 //! * `etcd`: the machines for etcd.
 //! * `zookeeper`: the machines for ZooKeeper.
+//! * `register`: the machine for any store with compare-and-set.
 //!
 //! The crate is `no_std` with `alloc`. Where `target_os` is not `none`, `redis` needs
 //! `RUSTFLAGS="--cfg lock_bare_metal"` for that. The crate `lock-driver` has what a host takes from
@@ -131,6 +132,8 @@ pub mod lock;
 mod parameters;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "register")]
+pub mod register;
 pub mod time;
 mod tls;
 pub mod url;

@@ -110,6 +110,8 @@ mod race;
 mod reads;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "register")]
+pub mod register;
 mod resign;
 mod settings;
 mod shared;
