@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lock_proto::zookeeper::codec::{
-    Acl, ConnectResponse, CreateMode, ErrorCode, EventType, KeeperState, MultiOp, MultiResult, Op, Reply as Frame,
-    ReplyBody, ReplyHeader, Stat, WatchKind, WatcherEvent, XID_AUTH, XID_EVENT, XID_PING,
+    Acl, ConnectResponse, CreateMode, ErrorCode, EventType, KeeperState, MultiOp, MultiResult, Op, ReplyBody,
+    ReplyFrame as Frame, ReplyHeader, Stat, WatchKind, WatcherEvent, XID_AUTH, XID_EVENT, XID_PING,
 };
 use lock_proto::zookeeper::{Config, Limits, Pipe, PipeConfig, PipeOutput, SessionReport};
 use lock_proto::{Backoff, CallId, ConnId, Credentials, Fault, Instant, Login, NodeId};

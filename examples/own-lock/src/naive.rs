@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_proto::Release;
 use lock_sim::own::{Call, Context, Lost, OwnLock};
-use lock_sim::redis::Reply;
+use lock_sim::redis::RespReply;
 
 #[derive(Clone, Debug, Hash)]
 pub struct Naive;
@@ -22,10 +22,10 @@ impl OwnLock for Naive {
         cx.send(0, FREE, &["DEL", cx.name()]);
     }
 
-    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RespReply, Lost>) {
         match (call.tag, reply) {
             // Held for a TTL from the request, less 2 % because clocks differ.
-            (TAKE, Ok(Reply::Ok)) => cx.grant(call.sent + cx.ttl() * 98 / 100, None),
+            (TAKE, Ok(RespReply::Ok)) => cx.grant(call.sent + cx.ttl() * 98 / 100, None),
             (TAKE, _) => cx.retry(Duration::from_millis(20)),
             _ => cx.released(Release::Released),
         }

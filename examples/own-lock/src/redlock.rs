@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_proto::Release;
 use lock_sim::own::{Call, Context, Lost, OwnLock};
-use lock_sim::redis::{Reply, ScriptFn};
+use lock_sim::redis::{RespReply, ScriptFn};
 
 use crate::compared::{COMPARE_AND_DELETE, compare_and_delete};
 
@@ -58,11 +58,11 @@ impl OwnLock for RedLock {
         cx.after(cx.ttl() / 10, self.attempt);
     }
 
-    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RespReply, Lost>) {
         match (call.tag, reply) {
             (FREE, reply) => {
                 self.answered += 1;
-                self.freed += usize::from(matches!(reply, Ok(Reply::Int(_))));
+                self.freed += usize::from(matches!(reply, Ok(RespReply::Int(_))));
                 if self.answered == cx.nodes() && !cx.is_waiting() {
                     let is_free = self.freed > cx.nodes() / 2;
                     cx.released(if is_free { Release::Released } else { Release::Unknown });
@@ -76,7 +76,7 @@ impl OwnLock for RedLock {
                     false => self.young.remove(&call.node),
                 };
             }
-            (attempt, Ok(Reply::Ok)) if attempt == self.attempt && !self.young.contains(&call.node) => {
+            (attempt, Ok(RespReply::Ok)) if attempt == self.attempt && !self.young.contains(&call.node) => {
                 self.votes.insert(call.node);
                 if self.votes.len() > cx.nodes() / 2 && cx.is_waiting() {
                     cx.cancel(attempt);

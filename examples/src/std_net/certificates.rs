@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lock_driver::ConnectError;
 use lock_driver::read_file;
-use lock_driver::tls::{Connector, Session};
+use lock_driver::tls::{Connector, TlsSession};
 use lock_proto::redis::Config;
 use lock_proto::{Fault, Target, TlsFault};
 
@@ -28,7 +28,7 @@ impl Certificates {
 
     /// Begins a session with a server that speaks TLS, after reading the files again.
     // N6
-    pub(super) fn session(&self, target: &Target) -> Result<Option<Session>, Fault> {
+    pub(super) fn session(&self, target: &Target) -> Result<Option<TlsSession>, Fault> {
         let Target::Tls { .. } = target else { return Ok(None) };
         let connector = self.connectors.get(target).ok_or(TlsFault::BadSettings)?;
         let mut connector = connector.lock().unwrap_or_else(PoisonError::into_inner);

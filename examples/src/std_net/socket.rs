@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lock_driver::tls::{Plaintext, Session, TlsError};
+use lock_driver::tls::{Plaintext, TlsError, TlsSession};
 use lock_proto::{Fault, Target, TlsFault};
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -21,7 +21,7 @@ pub(super) struct Socket {
     stream: Stream,
     /// Locked only to decrypt and encrypt, never during a system call: a writer that is blocked
     /// must not keep the reader from reading.
-    tls: Option<Mutex<Session>>,
+    tls: Option<Mutex<TlsSession>>,
 }
 
 enum Stream {
@@ -31,7 +31,7 @@ enum Stream {
 
 impl Socket {
     /// Connects, and begins the session. [`Reader::verify`] must follow.
-    pub(super) fn open(target: &Target, session: Option<Session>) -> Result<Self, Fault> {
+    pub(super) fn open(target: &Target, session: Option<TlsSession>) -> Result<Self, Fault> {
         let failed = |error: io::Error| fault(&error, true);
         let stream = match (target, &session) {
             (Target::Tcp { host, port }, None) | (Target::Tls { host, port, .. }, Some(_)) => {
@@ -131,7 +131,7 @@ impl Reader {
     }
 
     /// Waits for bytes of the server and gives them to the session.
-    fn receive(&mut self, tls: &Mutex<Session>) -> io::Result<()> {
+    fn receive(&mut self, tls: &Mutex<TlsSession>) -> io::Result<()> {
         if self.received.is_empty() {
             self.received.resize(BUFFER, 0);
             let count = self.socket.stream.read(&mut self.received)?;
@@ -168,11 +168,11 @@ impl Stream {
     }
 }
 
-fn locked(tls: &Mutex<Session>) -> MutexGuard<'_, Session> {
+fn locked(tls: &Mutex<TlsSession>) -> MutexGuard<'_, TlsSession> {
     tls.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn take_outgoing(session: &mut Session) -> Vec<u8> {
+fn take_outgoing(session: &mut TlsSession) -> Vec<u8> {
     let records = session.outgoing().to_vec();
     session.consume(records.len());
     records

@@ -6,7 +6,7 @@ mod certificates;
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 
-use lock_driver::tls::{Connector, Plaintext, Session, TlsError};
+use lock_driver::tls::{Connector, Plaintext, TlsError, TlsSession};
 use lock_proto::TlsFault;
 use rustls::{ServerConfig, ServerConnection};
 
@@ -163,7 +163,7 @@ fn shows_plaintext(bytes: &[u8]) -> bool {
 }
 
 struct Client {
-    session: Session,
+    session: TlsSession,
     /// Bytes that the session has taken to send.
     written: usize,
     received: Vec<u8>,

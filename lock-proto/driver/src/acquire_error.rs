@@ -53,10 +53,10 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
 /// }
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct AcquireError(Box<Inner>);
+pub struct AcquireError(Box<ErrorParts>);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Inner {
+struct ErrorParts {
     /// "lock", "election" or "ping".
     what: &'static str,
     name: Arc<[u8]>,
@@ -119,7 +119,7 @@ impl AcquireError {
         abandoned: bool,
     ) -> Self {
         let name = if name.len() > MAX_NAME { Arc::default() } else { Arc::clone(name) };
-        Self(Box::new(Inner { what, name, client, servers: Arc::clone(servers), kind, unread_file, abandoned }))
+        Self(Box::new(ErrorParts { what, name, client, servers: Arc::clone(servers), kind, unread_file, abandoned }))
     }
 
     /// What went wrong.
@@ -288,7 +288,7 @@ impl fmt::Display for AcquireError {
 
 impl fmt::Debug for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { name, servers, kind, .. } = &*self.0;
+        let ErrorParts { name, servers, kind, .. } = &*self.0;
         f.debug_struct("AcquireError").field("name", &Name(name)).field("servers", servers).field("kind", kind).finish()
     }
 }

@@ -80,7 +80,7 @@ pub(super) struct Route<R> {
 }
 
 /// How a target becomes addresses.
-pub(super) enum Found<'a> {
+pub(super) enum Lookup<'a> {
     Address(Address),
     Name { host: &'a str, port: u16 },
 }
@@ -181,13 +181,13 @@ impl<R> Route<R> {
         }
     }
 
-    pub(super) fn find(&self) -> Found<'_> {
+    pub(super) fn find(&self) -> Lookup<'_> {
         match &self.target {
             Target::Tcp { host, port } | Target::Tls { host, port, .. } => match host.parse::<IpAddr>() {
-                Ok(ip) => Found::Address(Address::Tcp(SocketAddr::new(ip, *port))),
-                Err(_) => Found::Name { host, port: *port },
+                Ok(ip) => Lookup::Address(Address::Tcp(SocketAddr::new(ip, *port))),
+                Err(_) => Lookup::Name { host, port: *port },
             },
-            Target::Unix { path } => Found::Address(Address::Unix(path.clone())),
+            Target::Unix { path } => Lookup::Address(Address::Unix(path.clone())),
         }
     }
 
@@ -322,7 +322,7 @@ mod tests {
     fn ip_addresses_need_no_resolver() {
         for (host, is_name) in [("127.0.0.1", false), ("::1", false), ("localhost", true), ("fe80::1%eth0", true)] {
             let route = Route::<()>::plain(Target::Tcp { host: host.into(), port: 6379 });
-            assert_eq!(matches!(route.find(), Found::Name { .. }), is_name, "{host}");
+            assert_eq!(matches!(route.find(), Lookup::Name { .. }), is_name, "{host}");
         }
     }
 }

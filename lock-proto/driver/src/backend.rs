@@ -67,11 +67,11 @@ macro_rules! stores {
 
         /// All stores, including those that were not compiled in.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        enum Store {
+        enum StoreName {
             $($name,)*
         }
 
-        impl Store {
+        impl StoreName {
             const BUILT: &[Self] = &[$(#[cfg(feature = $feature)] Self::$name,)*];
 
             fn of_scheme(scheme: &str) -> Option<Self> {
@@ -97,7 +97,7 @@ macro_rules! stores {
         }
 
         #[allow(clippy::large_enum_variant, reason = "with one store, the other variant is empty")]
-        enum Kind<H: Host> {
+        enum DriverKind<H: Host> {
             $(#[cfg(feature = $feature)] $name(super::$module::Driver<H>),)*
             #[allow(dead_code, reason = "for a build without any store, never made")]
             None(Infallible, PhantomData<H>),
@@ -108,8 +108,8 @@ macro_rules! stores {
 
             fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
                 match &mut self.0 {
-                    $(#[cfg(feature = $feature)] Kind::$name(event_loop) => event_loop.poll(cx),)*
-                    Kind::None(never, _) => match *never {},
+                    $(#[cfg(feature = $feature)] DriverKind::$name(event_loop) => event_loop.poll(cx),)*
+                    DriverKind::None(never, _) => match *never {},
                 }
             }
         }
@@ -117,8 +117,8 @@ macro_rules! stores {
         impl<H: Host> fmt::Debug for Driver<H> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match &self.0 {
-                    $(#[cfg(feature = $feature)] Kind::$name(event_loop) => event_loop.fmt(f),)*
-                    Kind::None(never, _) => match *never {},
+                    $(#[cfg(feature = $feature)] DriverKind::$name(event_loop) => event_loop.fmt(f),)*
+                    DriverKind::None(never, _) => match *never {},
                 }
             }
         }
@@ -135,7 +135,7 @@ macro_rules! stores {
                     #[cfg(feature = $feature)]
                     StoreSettings::$name(config) => {
                         let (client, event_loop) = super::$module::start(host, config, settings.host, id, seed)?;
-                        Ok((client, Driver(Kind::$name(event_loop))))
+                        Ok((client, Driver(DriverKind::$name(event_loop))))
                     }
                 )*
             }
@@ -163,11 +163,11 @@ impl StoreSettings {
     {
         let urls: Vec<_> = urls.into_iter().collect();
         let urls: Vec<&str> = urls.iter().map(AsRef::as_ref).collect();
-        let of_url = |url: &&str| Store::of_scheme(&url.split_once("://")?.0.to_ascii_lowercase());
+        let of_url = |url: &&str| StoreName::of_scheme(&url.split_once("://")?.0.to_ascii_lowercase());
         // URLs of different stores never go together: the parser of the last one says so.
         match (urls.iter().filter_map(of_url).max(), urls.first()) {
             (Some(store), _) => store.parse(&urls),
-            (None, None) => Store::BUILT.first().copied().unwrap_or(Store::Redis).parse(&urls),
+            (None, None) => StoreName::BUILT.first().copied().unwrap_or(StoreName::Redis).parse(&urls),
             (None, Some(url)) => {
                 let (scheme, _) = parse_scheme(url, SCHEMES)?;
                 Err(unsupported_scheme(&scheme, SCHEMES).into())
@@ -182,7 +182,7 @@ impl StoreSettings {
 /// Dropping it earlier ends everything at once: holders are notified of the loss, waiters
 /// that the client was shut down. Keys stay in the store until their TTL ends.
 #[must_use = "without its driver being polled, no lock is taken, renewed or released"]
-pub struct Driver<H: Host>(Kind<H>);
+pub struct Driver<H: Host>(DriverKind<H>);
 
 // All pinned parts are boxed.
 impl<H: Host> Unpin for Driver<H> {}
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn etcd_takes_one_url() {
-        if !Store::BUILT.contains(&Store::Etcd) {
+        if !StoreName::BUILT.contains(&StoreName::Etcd) {
             return;
         }
         let settings = Settings::parse(["etcd://a,b:1"]).unwrap();
@@ -249,11 +249,11 @@ mod tests {
     #[test]
     fn missing_feature_error_names_feature_without_secrets() {
         for (store, url, feature) in
-            [(Store::Redis, "redis://:secret@a", "redis"), (Store::Etcd, "ETCD://a:secret@b", "etcd")]
+            [(StoreName::Redis, "redis://:secret@a", "redis"), (StoreName::Etcd, "ETCD://a:secret@b", "etcd")]
         {
-            if !Store::BUILT.contains(&store) {
+            if !StoreName::BUILT.contains(&store) {
                 let http = error(&["http://127.0.0.1:6379"]);
-                assert!(store != Store::Etcd || http.contains("Redis starts with redis://"), "{http}");
+                assert!(store != StoreName::Etcd || http.contains("Redis starts with redis://"), "{http}");
                 let error = error(&[url]);
                 assert!(error.contains(feature) && !error.contains("secret"), "{error}");
             }

@@ -126,18 +126,18 @@ pub(super) struct Sockets<H: Host, C> {
     alone_at_once: bool,
     routes: Routes<H::Resolve>,
     credentials: CredentialRequests,
-    conns: Vec<Conn<H>>,
+    conns: Vec<OpenSocket<H>>,
     duties: Vec<Output>,
     buffer: Box<[u8]>,
     client: PhantomData<fn() -> C>,
 }
 
-struct Conn<H: Host> {
+struct OpenSocket<H: Host> {
     id: ConnId,
-    state: State<H>,
+    state: SocketState<H>,
 }
 
-enum State<H: Host> {
+enum SocketState<H: Host> {
     Opening(Race<H>),
     Open {
         address: Address,
@@ -186,7 +186,7 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
                         (Some(address), Role::Wake) => Race::to(address.clone()),
                         (_, Role::Commands) | (None, Role::Wake) => Race::new(host, route),
                     };
-                    self.conns.push(Conn { id: conn, state: State::Opening(opening) });
+                    self.conns.push(OpenSocket { id: conn, state: SocketState::Opening(opening) });
                 }
                 Output::Credentials { conn, request } => self.credentials.begin(host, conn, *request),
                 Output::Disconnect { conn, why } => {
@@ -243,8 +243,8 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self.conns.iter().filter_map(|conn| match &conn.state {
-            State::Opening(race) => race.next_deadline(),
-            State::Open { .. } => None,
+            SocketState::Opening(race) => race.next_deadline(),
+            SocketState::Open { .. } => None,
         });
         deadlines.min()
     }
@@ -260,18 +260,18 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
     }
 }
 
-impl<H: Host> Conn<H> {
+impl<H: Host> OpenSocket<H> {
     const fn is_up(&self) -> bool {
-        matches!(self.state, State::Open { up: true, .. })
+        matches!(self.state, SocketState::Open { up: true, .. })
     }
 
     /// It ends. An address whose server has not replied comes last in the next attempt.
     // P5
     fn give_up(&mut self, route: &mut Route<H::Resolve>) {
         match &mut self.state {
-            State::Opening(race) => race.give_up(route),
-            State::Open { received: false, .. } if self.id.role() == Role::Commands => route.avoid_current(),
-            State::Open { .. } => {}
+            SocketState::Opening(race) => race.give_up(route),
+            SocketState::Open { received: false, .. } if self.id.role() == Role::Commands => route.avoid_current(),
+            SocketState::Open { .. } => {}
         }
     }
 
@@ -287,14 +287,14 @@ impl<H: Host> Conn<H> {
     ) -> Result<bool, Fault> {
         let id = self.id;
         match &mut self.state {
-            State::Opening(race) => match race.poll(host, route, shared.now(), cx) {
+            SocketState::Opening(race) => match race.poll(host, route, shared.now(), cx) {
                 Poll::Pending => Ok(false),
                 Poll::Ready(Ok((address, stream))) => {
                     tracing::debug!(conn = %id, server = %route.target, %address, "TCP connection open");
                     if id.role() == Role::Commands {
                         route.current = Some(address.clone());
                     }
-                    self.state = State::Open { address, stream, unflushed: false, received: false, up: false };
+                    self.state = SocketState::Open { address, stream, unflushed: false, received: false, up: false };
                     shared.drive(batch, |core, now| {
                         core.engine.open.push(OpenConn { conn: id, blocked: false });
                         core.engine.client.handle_connected(now, id);
@@ -307,7 +307,7 @@ impl<H: Host> Conn<H> {
                     Err(fault)
                 }
             },
-            State::Open { address, stream, unflushed, received, up } => {
+            SocketState::Open { address, stream, unflushed, received, up } => {
                 let result = read(shared, batch, buffer, id, stream, received, cx)
                     .and_then(|more| write(shared, batch, buffer, id, stream, unflushed, cx).map(|()| more));
                 if *received && !*up && shared.drive(batch, |core, _| core.engine.client.is_up(id)) {

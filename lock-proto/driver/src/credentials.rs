@@ -19,10 +19,10 @@ use lock_proto::{Credentials, CredentialsRequest, ServerError};
 
 /// Password files that were not read, or whose content looks wrong. The handles name them in errors.
 #[derive(Clone, Default)]
-pub(super) struct UnreadFile(Arc<Mutex<Files>>);
+pub(super) struct UnreadFile(Arc<Mutex<CredentialFiles>>);
 
 #[derive(Default)]
-struct Files {
+struct CredentialFiles {
     unread: Option<Unread>,
     odd: Option<Unread>,
 }
@@ -69,7 +69,7 @@ impl UnreadFile {
 pub(super) struct CredentialRequests {
     settings: HostSettings,
     unread: UnreadFile,
-    open: Vec<(ConnId, Target, Request)>,
+    open: Vec<(ConnId, Target, CredentialsCall)>,
     reads: Reads,
     /// The last failures on each node. Repetitions are logged at level debug.
     last: BTreeMap<NodeId, LastFailures>,
@@ -83,12 +83,12 @@ struct LastFailures {
     rejected: Option<ServerError>,
 }
 
-enum Request {
+enum CredentialsCall {
     OfSource(Supplying),
     OfFile(Box<str>, Reading),
 }
 
-impl Request {
+impl CredentialsCall {
     /// `odd` becomes what may be wrong with a password of a file.
     fn poll(&mut self, cx: &mut Context<'_>, odd: &mut Option<&'static str>) -> Poll<Result<Credentials, SupplyError>> {
         match self {
@@ -96,7 +96,7 @@ impl Request {
                 foreign_value(|| supplying.as_mut().poll(cx)).unwrap_or_else(|| Poll::Ready(Err(panicked())))
             }
             Self::OfFile(path, reading) => reading.as_mut().poll(cx).map(|content| {
-                let content = content.map_err(|error| Failed(alloc::format!("{path}: {error}")))?;
+                let content = content.map_err(|error| NoAnswer(alloc::format!("{path}: {error}")))?;
                 let password = password(path, content)?;
                 *odd = oddity(&password);
                 Ok(Credentials::new(&password))
@@ -126,12 +126,12 @@ impl CredentialRequests {
         let request = match (&self.settings.credentials, &request.login.password_file) {
             (Some(source), _) => {
                 let supplying = foreign_value(|| source(request));
-                Request::OfSource(supplying.unwrap_or_else(|| Box::pin(async { Err(panicked()) })))
+                CredentialsCall::OfSource(supplying.unwrap_or_else(|| Box::pin(async { Err(panicked()) })))
             }
             (None, Some(path)) => {
                 self.unread.begin(conn.node(), path);
                 let (path, reading) = self.reads.read(host, path);
-                Request::OfFile(path, reading)
+                CredentialsCall::OfFile(path, reading)
             }
             // The driver lets the machine ask only if there is one of them.
             (None, None) => return,
@@ -143,8 +143,8 @@ impl CredentialRequests {
     pub(super) fn cancel(&mut self, conn: ConnId) {
         let Some(place) = self.open.iter().position(|(id, ..)| *id == conn) else { return };
         match self.open.swap_remove(place) {
-            (.., Request::OfFile(path, reading)) => self.reads.keep([(path, reading)]),
-            (.., Request::OfSource(supplying)) => {
+            (.., CredentialsCall::OfFile(path, reading)) => self.reads.keep([(path, reading)]),
+            (.., CredentialsCall::OfSource(supplying)) => {
                 foreign(|| drop(supplying));
             }
         }
@@ -156,7 +156,7 @@ impl CredentialRequests {
             let (conn, target, request) = self.open.get_mut(place)?;
             let mut odd = None;
             let Poll::Ready(result) = request.poll(cx, &mut odd) else { continue };
-            if let Request::OfFile(path, _) = request {
+            if let CredentialsCall::OfFile(path, _) = request {
                 self.unread.end(conn.node(), path, &result, odd);
             }
             let failure = &mut self.last.entry(conn.node()).or_default().failure;
@@ -188,15 +188,15 @@ impl CredentialRequests {
 }
 
 fn panicked() -> SupplyError {
-    Failed("the source of credentials panicked".to_string()).into()
+    NoAnswer("the source of credentials panicked".to_string()).into()
 }
 
 /// The content of a password file. Editors end it with a newline.
-fn password(path: &str, content: Vec<u8>) -> Result<String, Failed> {
-    let text = String::from_utf8(content).map_err(|_| Failed(alloc::format!("{path}: not UTF-8")))?;
+fn password(path: &str, content: Vec<u8>) -> Result<String, NoAnswer> {
+    let text = String::from_utf8(content).map_err(|_| NoAnswer(alloc::format!("{path}: not UTF-8")))?;
     let password = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
     if password.is_empty() {
-        return Err(Failed(alloc::format!("{path}: no password in it")));
+        return Err(NoAnswer(alloc::format!("{path}: no password in it")));
     }
     Ok(password.to_string())
 }
@@ -216,7 +216,7 @@ fn oddity(password: &str) -> Option<&'static str> {
 
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Failed(String);
+struct NoAnswer(String);
 
 #[cfg(test)]
 mod tests {

@@ -55,7 +55,7 @@ pub(super) struct EventLoop<H: Host, L: Links<H>> {
     host: H,
     shared: Arc<Shared<L::Engine>>,
     links: L,
-    timer: Option<Timer<H::Sleep>>,
+    timer: Option<LoopTimer<H::Sleep>>,
     batch: Batch,
     /// The waker that the handles have, or had.
     waker: Option<Arc<Waker>>,
@@ -67,14 +67,14 @@ pub(super) struct EventLoop<H: Host, L: Links<H>> {
     woken: usize,
 }
 
-struct Timer<S> {
+struct LoopTimer<S> {
     until: Instant,
     /// Set for longer than [`LONGEST_SLEEP`].
     is_long: bool,
     sleep: S,
 }
 
-enum Step {
+enum LoopStep {
     Busy,
     /// Nothing to do before the timer or the next wake-up.
     Idle(Option<Instant>),
@@ -119,13 +119,13 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         called
     }
 
-    fn step(&mut self, cx: &mut Context<'_>) -> Step {
+    fn step(&mut self, cx: &mut Context<'_>) -> LoopStep {
         let Self { host, shared, batch, links, .. } = self;
         // Time first: input in the sockets must not revive what expired during a pause.
         // T2
         let due = shared.drive_expiry(batch);
         if links.do_queued(host, shared, batch) {
-            return Step::Stopped;
+            return LoopStep::Stopped;
         }
         let busy = links.poll(host, shared, batch, cx);
         let of_links = links.next_deadline();
@@ -137,15 +137,15 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
             // P6, E13
             if due {
                 core.engine.machine_mut().handle_timeout(now);
-                return Step::Busy;
+                return LoopStep::Busy;
             }
             // A connection polled later may have created work for an earlier one.
             if busy || core.engine.needs_driver() {
-                return Step::Busy;
+                return LoopStep::Busy;
             }
             let mut deadline = soonest([core.next_deadline(), of_links]);
             if deadline.is_some_and(|deadline| deadline <= now) {
-                return Step::Busy;
+                return LoopStep::Busy;
             }
             if core.engine.machine().holds_any() {
                 let latest = now + LONGEST_SLEEP;
@@ -154,7 +154,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
             // A timer that fires early costs one look at the clock, less than a new timer.
             let until = soonest([timer.filter(|until| *until > now), deadline]);
             core.armed = until.filter(|until| until.since(now) <= LONGEST_SLEEP).unwrap_or(Instant::MAX);
-            Step::Idle(until)
+            LoopStep::Idle(until)
         })
     }
 
@@ -165,7 +165,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
             Some(timer) if timer.until == until && !timer.is_long => timer,
             place @ (Some(_) | None) => {
                 let time = until.since(self.shared.now());
-                place.insert(Timer { until, is_long: time > LONGEST_SLEEP, sleep: self.host.sleep(time) })
+                place.insert(LoopTimer { until, is_long: time > LONGEST_SLEEP, sleep: self.host.sleep(time) })
             }
         };
         let over = Pin::new(&mut timer.sleep).poll(cx).is_ready();
@@ -195,18 +195,18 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
                 // The rest after these have run, and after what the sockets have.
                 cx.waker().wake_by_ref();
                 return match step {
-                    Step::Busy | Step::Idle(_) => Poll::Pending,
-                    Step::Stopped => {
+                    LoopStep::Busy | LoopStep::Idle(_) => Poll::Pending,
+                    LoopStep::Stopped => {
                         self.batch.run();
                         Poll::Ready(())
                     }
                 };
             }
             match step {
-                Step::Busy => {}
-                Step::Idle(until) if self.rest(until, cx) => {}
-                Step::Idle(_) => return Poll::Pending,
-                Step::Stopped => return Poll::Ready(()),
+                LoopStep::Busy => {}
+                LoopStep::Idle(until) if self.rest(until, cx) => {}
+                LoopStep::Idle(_) => return Poll::Pending,
+                LoopStep::Stopped => return Poll::Ready(()),
             }
         }
         cx.waker().wake_by_ref();

@@ -8,11 +8,11 @@ use lock_proto::Loss;
 use lock_proto::lock::{Client, QueueStore, Queued, Transport};
 
 /// Finds the machine in the engine of its store.
-type Machine<E, S> = fn(&mut E) -> &mut Client<Queued<S>>;
+type FindMachine<E, S> = fn(&mut E) -> &mut Client<Queued<S>>;
 
 impl Core {
     /// The machine, if the store is that of the engine `E`.
-    fn machine<E: 'static, S: QueueStore>(&mut self, of: Machine<E, S>) -> Option<&mut Client<Queued<S>>>
+    fn machine<E: 'static, S: QueueStore>(&mut self, of: FindMachine<E, S>) -> Option<&mut Client<Queued<S>>>
     where
         Queued<S>: Transport,
     {
@@ -23,7 +23,7 @@ impl Core {
 
 impl Guard {
     /// Returns the node of this hold; `None` on another store, or if the lock is lost.
-    pub(super) fn node<E: 'static, S: QueueStore>(&self, of: Machine<E, S>) -> Option<S::Owner>
+    pub(super) fn node<E: 'static, S: QueueStore>(&self, of: FindMachine<E, S>) -> Option<S::Owner>
     where
         Queued<S>: Transport,
     {
@@ -37,7 +37,10 @@ impl Guard {
     /// Returns the node of this hold, whose version then changes before a hand-over within the
     /// client; `Ok(None)` on another store.
     // E8
-    pub(super) fn guarded_node<E: 'static, S: QueueStore>(&self, of: Machine<E, S>) -> Result<Option<S::Owner>, Loss>
+    pub(super) fn guarded_node<E: 'static, S: QueueStore>(
+        &self,
+        of: FindMachine<E, S>,
+    ) -> Result<Option<S::Owner>, Loss>
     where
         Queued<S>: Transport,
     {

@@ -9,12 +9,12 @@ use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use std::io;
 
-use super::address::{Address, Found, Route};
+use super::address::{Address, Lookup, Route};
 use super::fault::OpenError;
 use super::host::Host;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
-use super::tls::Handshake;
+use super::tls::TlsHandshake;
 use crate::clock::Clock as _;
 use lock_proto::Instant;
 
@@ -38,7 +38,7 @@ pub(super) struct Race<H: Host> {
     next: Instant,
     failure: Option<io::Error>,
     #[cfg(feature = "tls")]
-    handshake: Option<(Address, Handshake<H>)>,
+    handshake: Option<(Address, TlsHandshake<H>)>,
 }
 
 impl<H: Host> Race<H> {
@@ -46,8 +46,8 @@ impl<H: Host> Race<H> {
     pub(super) fn new(host: &H, route: &mut Route<H::Resolve>) -> Self {
         let earlier = route.resolving.take();
         match route.find() {
-            Found::Address(address) => Self::to(address),
-            Found::Name { host: name, port } => {
+            Lookup::Address(address) => Self::to(address),
+            Lookup::Name { host: name, port } => {
                 let now = host.clock().now();
                 let resolving = earlier
                     .filter(|(begun, _)| now.since(*begun) < RESOLUTION_AGE)
@@ -90,7 +90,7 @@ impl<H: Host> Race<H> {
         let (address, stream) = ready!(self.poll_connect(host, route, now, cx))?;
         #[cfg(feature = "tls")]
         if let Some(connector) = &route.connector {
-            self.handshake = Some((address, Handshake::new(host, connector, &mut route.reads, stream)));
+            self.handshake = Some((address, TlsHandshake::new(host, connector, &mut route.reads, stream)));
             return self.poll_handshake(route, cx);
         }
         Poll::Ready(Ok((address, Stream::Plain(stream))))

@@ -13,7 +13,7 @@ use lock_proto::{Credentials, CredentialsRequest};
 /// The future of a source of credentials.
 pub(super) type Supplying = Pin<Box<dyn Future<Output = Result<Credentials, SupplyError>> + Send>>;
 pub(super) type SupplyError = Box<dyn Error + Send + Sync>;
-type Source = Arc<dyn Fn(CredentialsRequest) -> Supplying + Send + Sync>;
+type CredentialsSource = Arc<dyn Fn(CredentialsRequest) -> Supplying + Send + Sync>;
 
 /// All settings of a client: those of its store, and those of the driver.
 ///
@@ -46,7 +46,7 @@ pub struct Settings {
 /// The settings that do not concern the machines.
 #[derive(Clone, Default)]
 pub(super) struct HostSettings {
-    pub(super) credentials: Option<Source>,
+    pub(super) credentials: Option<CredentialsSource>,
     #[cfg(feature = "tls")]
     pub(super) tls: super::tls::TlsSettings,
 }

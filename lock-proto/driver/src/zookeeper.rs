@@ -51,15 +51,15 @@ pub trait OwnerNodeExt {
     fn owner_node_guard(&self) -> Result<OwnerNode, OwnerNodeError>;
 }
 
-type Engine = ByteEngine<zookeeper::Client>;
+type ZooKeeperEngine = ByteEngine<zookeeper::Client>;
 
 impl OwnerNodeExt for Guard {
     fn owner_node(&self) -> Option<OwnerNode> {
-        self.node(|engine: &mut Engine| &mut engine.client)
+        self.node(|engine: &mut ZooKeeperEngine| &mut engine.client)
     }
 
     fn owner_node_guard(&self) -> Result<OwnerNode, OwnerNodeError> {
-        let node = self.guarded_node(|engine: &mut Engine| &mut engine.client);
+        let node = self.guarded_node(|engine: &mut ZooKeeperEngine| &mut engine.client);
         node.map_err(OwnerNodeError::Lost)?.ok_or(OwnerNodeError::NoNode)
     }
 }

@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use lock_proto::zookeeper::codec::{
-    ConnectRequest, ConnectResponse, CreateMode, ErrorCode, Frames, MultiOp, MultiResult, Op, Reply, ReplyBody,
-    ReplyHeader, Request, Stat,
+    ConnectRequest, ConnectResponse, CreateMode, ErrorCode, Frames, MultiOp, MultiResult, Op, ReplyBody, ReplyFrame,
+    ReplyHeader, RequestFrame, Stat,
 };
 use lock_proto::zookeeper::{Client, Config, Output};
 use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, LockClient, LockId, Machine};
@@ -107,10 +107,10 @@ impl Server {
                 self.connected = true;
                 continue;
             }
-            let Request { xid, op } = Request::decode(&frame).expect("a request");
+            let RequestFrame { xid, op } = RequestFrame::decode(&frame).expect("a request");
             let body = self.body(op);
             let header = ReplyHeader { xid, zxid: self.zxid, code: ErrorCode::OK };
-            Reply { header, body }.encode(&mut out);
+            ReplyFrame { header, body }.encode(&mut out);
         }
         out
     }

@@ -11,10 +11,10 @@ use lock_proto::time::nanos;
 /// and then zeros. Zero always selects the quiet choice, so a fuzzer that shortens its input
 /// produces a smaller plan.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Chance(Source);
+pub struct Chance(ChanceSource);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Source {
+enum ChanceSource {
     Seed(Rng),
     Bytes { bytes: Vec<u8>, at: usize },
 }
@@ -23,21 +23,21 @@ impl Chance {
     /// Creates an endless source from a seed.
     #[must_use]
     pub const fn seed(seed: u64) -> Self {
-        Self(Source::Seed(Rng::new(seed)))
+        Self(ChanceSource::Seed(Rng::new(seed)))
     }
 
     /// Creates a source that reads from a byte string.
     #[must_use]
     pub fn bytes(bytes: &[u8]) -> Self {
-        Self(Source::Bytes { bytes: bytes.to_vec(), at: 0 })
+        Self(ChanceSource::Bytes { bytes: bytes.to_vec(), at: 0 })
     }
 
     /// Returns true if every further decision will be 0. Always false for a seed.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         match &self.0 {
-            Source::Seed(_) => false,
-            Source::Bytes { bytes, at } => *at >= bytes.len(),
+            ChanceSource::Seed(_) => false,
+            ChanceSource::Bytes { bytes, at } => *at >= bytes.len(),
         }
     }
 
@@ -50,9 +50,9 @@ impl Chance {
     /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         match &mut self.0 {
-            Source::Seed(rng) => rng.below(bound),
-            Source::Bytes { .. } if bound <= 1 => 0,
-            Source::Bytes { .. } => {
+            ChanceSource::Seed(rng) => rng.below(bound),
+            ChanceSource::Bytes { .. } if bound <= 1 => 0,
+            ChanceSource::Bytes { .. } => {
                 let bits = u64::BITS - (bound - 1).leading_zeros();
                 self.take(bits.div_ceil(8)) % bound
             }
@@ -93,8 +93,8 @@ impl Chance {
 
     fn take(&mut self, count: u32) -> u64 {
         match &mut self.0 {
-            Source::Seed(rng) => rng.next(),
-            Source::Bytes { bytes, at } => {
+            ChanceSource::Seed(rng) => rng.next(),
+            ChanceSource::Bytes { bytes, at } => {
                 let mut value = 0;
                 for shift in 0..count {
                     let byte = bytes.get(*at).copied().unwrap_or(0);

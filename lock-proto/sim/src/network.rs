@@ -36,7 +36,7 @@ pub(crate) enum Packet<P> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Link<P> {
+pub(crate) struct NetworkLink<P> {
     pub(crate) client: usize,
     pub(crate) node: usize,
     pub(crate) conn: ConnId,
@@ -57,27 +57,27 @@ pub(crate) struct Link<P> {
 
 /// The connections in the order of creation. There are few, so a sorted `Vec` is fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Links<P>(Vec<(u64, Link<P>)>);
+pub(crate) struct NetworkLinks<P>(Vec<(u64, NetworkLink<P>)>);
 
-impl<P> Links<P> {
+impl<P> NetworkLinks<P> {
     fn place(&self, id: u64) -> Option<usize> {
         self.0.binary_search_by_key(&id, |(id, _)| *id).ok()
     }
 
-    pub(crate) fn get(&self, id: &u64) -> Option<&Link<P>> {
+    pub(crate) fn get(&self, id: &u64) -> Option<&NetworkLink<P>> {
         self.place(*id).map(|place| &self.0[place].1)
     }
 
-    pub(crate) fn get_mut(&mut self, id: &u64) -> Option<&mut Link<P>> {
+    pub(crate) fn get_mut(&mut self, id: &u64) -> Option<&mut NetworkLink<P>> {
         self.place(*id).map(|place| &mut self.0[place].1)
     }
 
-    fn iter(&self) -> impl Iterator<Item = (u64, &Link<P>)> {
+    fn iter(&self) -> impl Iterator<Item = (u64, &NetworkLink<P>)> {
         self.0.iter().map(|(id, link)| (*id, link))
     }
 
     /// Returns the first connection at or after index `from` that matches, with its index.
-    fn next(&self, from: usize, which: impl Fn(&Link<P>) -> bool) -> Option<(usize, u64, &Link<P>)> {
+    fn next(&self, from: usize, which: impl Fn(&NetworkLink<P>) -> bool) -> Option<(usize, u64, &NetworkLink<P>)> {
         let (skipped, (id, link)) = self.0.get(from..)?.iter().enumerate().find(|(_, (_, link))| which(link))?;
         Some((from + skipped, *id, link))
     }
@@ -115,7 +115,7 @@ pub(crate) struct Arrival<P> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Network<P> {
-    pub(crate) links: Links<P>,
+    pub(crate) links: NetworkLinks<P>,
     next_link: u64,
     arrivals: Agenda<Arrival<P>>,
     /// Number of packets sent or due so far.
@@ -132,7 +132,7 @@ pub(crate) struct Network<P> {
 impl<P: Payload> Network<P> {
     pub(crate) const fn new(latency: Range<Duration>, rng: Rng) -> Self {
         Self {
-            links: Links(Vec::new()),
+            links: NetworkLinks(Vec::new()),
             next_link: 1,
             arrivals: Agenda::new(),
             steps: 0,
@@ -153,7 +153,7 @@ impl<P: Payload> Network<P> {
     pub(crate) fn open(&mut self, now: Instant, client: usize, node: usize, conn: ConnId) -> u64 {
         let id = self.next_link;
         self.next_link += 1;
-        let link = Link {
+        let link = NetworkLink {
             client,
             node,
             conn,
@@ -184,7 +184,7 @@ impl<P: Payload> Network<P> {
     }
 
     /// Finds the first established connection of a client from index `from` on, with its index.
-    pub(crate) fn next_of_client(&self, client: usize, from: usize) -> Option<(usize, u64, &Link<P>)> {
+    pub(crate) fn next_of_client(&self, client: usize, from: usize) -> Option<(usize, u64, &NetworkLink<P>)> {
         self.links.next(from, |link| link.client == client && link.client_open && link.established)
     }
 
@@ -194,7 +194,7 @@ impl<P: Payload> Network<P> {
     }
 
     /// Returns how much more the sender's kernel accepts.
-    pub(crate) fn room(&self, link: &Link<P>, direction: Direction) -> usize {
+    pub(crate) fn room(&self, link: &NetworkLink<P>, direction: Direction) -> usize {
         if direction == Direction::ToNode && self.full.contains(&(link.client, link.node)) {
             return 0;
         }

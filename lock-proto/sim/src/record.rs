@@ -11,7 +11,7 @@ use lock_proto::Instant;
 use lock_proto::{Acquire, DEFAULT_TTL, Event, Grant, Renew, Wait};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct HistoryRecord {
     /// The key of the lock: its name with the prefix.
     pub(super) name: Arc<[u8]>,
     /// The name as the application knows it.
@@ -23,7 +23,7 @@ pub(super) struct Record {
     pub(super) grant: Option<Grant>,
     pub(super) wait: Wait,
     pub(super) wanted_ttl: Duration,
-    pub(super) habits: Habits,
+    pub(super) habits: RecordHabits,
     /// The client renews the lock until its release.
     pub(super) renewed: bool,
     /// The requested TTL. Zero if none was requested, or if the hold ends by itself.
@@ -36,7 +36,7 @@ pub(super) struct Record {
 
 /// What the application does automatically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Habits {
+pub(super) struct RecordHabits {
     /// Claim an offer this long after it arrives.
     pub(super) claim: Option<Duration>,
     /// Release the lock this long after the grant.
@@ -45,8 +45,8 @@ pub(super) struct Habits {
     pub(super) write_every: Option<Duration>,
 }
 
-impl Record {
-    pub(super) fn new(requested: Instant, name: Arc<[u8]>, want: &Acquire, habits: Habits) -> Self {
+impl HistoryRecord {
+    pub(super) fn new(requested: Instant, name: Arc<[u8]>, want: &Acquire, habits: RecordHabits) -> Self {
         let ttl = match want.renew {
             Renew::Auto | Renew::Manual => want.ttl.unwrap_or_default(),
             Renew::AtMost(_) => Duration::ZERO,

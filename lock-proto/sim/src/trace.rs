@@ -63,7 +63,7 @@ pub struct MessageId(usize);
 
 /// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum ProcessState {
     /// It runs.
     Running,
     /// It is paused and will resume.
@@ -101,13 +101,13 @@ pub enum Point {
 
 /// Something that happened at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum TraceEvent {
     /// A process is paused, resumed, killed or started.
     State {
         /// The process.
         lane: Lane,
         /// Its new state.
-        state: State,
+        state: ProcessState,
     },
     /// A clock was set by this many ns, forward or (negative) back. A clock that stopped for a
     /// while counts as set back.
@@ -172,11 +172,11 @@ pub enum What {
 
 /// An event with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct TraceEntry {
     /// True time.
     pub at: Instant,
     /// What happened.
-    pub what: What,
+    pub what: TraceEvent,
 }
 
 /// A run as data, for timelines and other visualisations.
@@ -191,7 +191,7 @@ pub struct Trace {
     /// When the run ended.
     pub end: Instant,
     /// The events, in order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<TraceEntry>,
     /// The messages, in the order of sending.
     pub messages: Vec<Message>,
 }
@@ -210,9 +210,9 @@ impl Recorder {
     }
 
     /// Records an event. `what` is evaluated only if recording is enabled.
-    pub(crate) fn note(&mut self, now: Instant, what: impl FnOnce() -> What) {
+    pub(crate) fn note(&mut self, now: Instant, what: impl FnOnce() -> TraceEvent) {
         if let Some(trace) = &mut self.0 {
-            trace.entries.push(Entry { at: now, what: what() });
+            trace.entries.push(TraceEntry { at: now, what: what() });
         }
     }
 

@@ -10,7 +10,7 @@ use lock_proto::etcd::ElectionEvent;
 use lock_proto::{Acquire, Event, LockId, Release};
 use lock_sim::Direction;
 use lock_sim::etcd::World;
-use lock_sim::trace::{Delivery, Lane, Point, State, Trace, What};
+use lock_sim::trace::{Delivery, Lane, Point, ProcessState, Trace, TraceEvent};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -308,7 +308,7 @@ fn same_seed_gives_same_log() {
 fn points(trace: &Trace, whose: usize, which: LockId) -> Vec<&Point> {
     let mut points = Vec::new();
     for entry in &trace.entries {
-        if let What::Lock { client, lock, point, .. } = &entry.what
+        if let TraceEvent::Lock { client, lock, point, .. } = &entry.what
             && (*client, *lock) == (whose, which)
         {
             points.push(point);
@@ -320,7 +320,7 @@ fn points(trace: &Trace, whose: usize, which: LockId) -> Vec<&Point> {
 fn words(trace: &Trace, whose: Option<Lane>) -> Vec<&str> {
     let mut words = Vec::new();
     for entry in &trace.entries {
-        if let What::Note { lane, text } = &entry.what
+        if let TraceEvent::Note { lane, text } = &entry.what
             && *lane == whose
         {
             words.push(&text[..]);
@@ -377,14 +377,14 @@ fn run_is_recorded_in_trace() {
     assert!(matches!(points(&trace, 1, second)[..], [Point::Requested, Point::Granted { .. }, Point::Claimed, ..]));
     assert_eq!(points(&trace, 0, third), [&Point::Requested, &Point::Released]);
 
-    let at = |what: &What| trace.entries.iter().find(|entry| entry.what == *what).map(|entry| entry.at);
+    let at = |what: &TraceEvent| trace.entries.iter().find(|entry| entry.what == *what).map(|entry| entry.at);
     for (lane, states) in [
-        (Lane::Node(2), &[State::Down, State::Running][..]),
-        (Lane::Client(1), &[State::Paused, State::Running, State::Down]),
+        (Lane::Node(2), &[ProcessState::Down, ProcessState::Running][..]),
+        (Lane::Client(1), &[ProcessState::Paused, ProcessState::Running, ProcessState::Down]),
     ] {
         let mut seen = Vec::new();
         for entry in &trace.entries {
-            if let What::State { lane: whose, state } = entry.what
+            if let TraceEvent::State { lane: whose, state } = entry.what
                 && whose == lane
             {
                 seen.push(state);
@@ -394,11 +394,13 @@ fn run_is_recorded_in_trace() {
     }
     for direction in Direction::BOTH {
         let (cut, healed) =
-            (What::Cut { client: 0, node: 0, direction }, What::Healed { client: 0, node: 0, direction });
+            (TraceEvent::Cut { client: 0, node: 0, direction }, TraceEvent::Healed { client: 0, node: 0, direction });
         assert_eq!(at(&healed).unwrap().since(at(&cut).unwrap()), secs(3));
     }
-    assert!(at(&What::Clock { lane: Lane::Client(1), by: -2_000_000_000 }).is_some());
-    assert!(trace.entries.iter().any(|entry| matches!(entry.what, What::Write { client: 0, accepted: true, .. })));
+    assert!(at(&TraceEvent::Clock { lane: Lane::Client(1), by: -2_000_000_000 }).is_some());
+    assert!(
+        trace.entries.iter().any(|entry| matches!(entry.what, TraceEvent::Write { client: 0, accepted: true, .. }))
+    );
 
     // The cluster and its leases: the dead client's lease expires, the other one is kept alive.
     assert!(words(&trace, Some(Lane::Node(leader))).starts_with(&["leads", "cut off from the other members"]));

@@ -7,14 +7,14 @@ const NO_OWNER: u32 = u32::MAX;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Slots {
-    slots: Vec<Slot>,
+    slots: Vec<TakenSlot>,
     free: Vec<u32>,
     /// Number of ids that have not ended.
     live: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Slot {
+struct TakenSlot {
     generation: u32,
     owner: u32,
 }
@@ -32,7 +32,7 @@ impl Slots {
             found.owner = owner;
             return (slot, found.generation);
         }
-        self.slots.push(Slot { generation: 0, owner });
+        self.slots.push(TakenSlot { generation: 0, owner });
         ((self.slots.len() - 1) as u32, 0)
     }
 

@@ -65,6 +65,6 @@ pub use lock::OwnerKey;
 pub use locks::Locks;
 pub use locks_output::{LocksOutput, WatchId, WatchOutput};
 pub use output::Output;
-pub use request::{Ahead, Found, LISTED, LeaseId, Older, Queue, Refusal, Reply, Request, Seen};
+pub use request::{Ahead, Found, LISTED, LeaseId, Older, Queue, Refusal, Reply, Request, SeenRevisions};
 pub use rpc::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 pub use url::Endpoint;

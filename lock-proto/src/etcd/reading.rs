@@ -5,7 +5,7 @@ use crate::time::Instant;
 
 /// Tracks how current the known state of a queue is, and the read in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Reading {
+pub(super) struct QueueReading {
     /// The queue is known as of this revision.
     pub(super) known: i64,
     /// The latest revision at which a change was reported.
@@ -16,7 +16,7 @@ pub(super) struct Reading {
     pub(super) retry: Retry,
 }
 
-impl Reading {
+impl QueueReading {
     pub(super) const fn new(known: i64, reported: i64) -> Self {
         Self { known, reported, min_revision: 0, retry: Retry::new(None) }
     }

@@ -235,7 +235,7 @@ pub enum Request {
 
 /// The revisions of a key when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Seen {
+pub struct SeenRevisions {
     /// Revision of its creation.
     pub created: i64,
     /// Revision of its last change.
@@ -253,7 +253,7 @@ pub enum Found {
         /// Whether the write succeeded. True for a read.
         done: bool,
         /// The contender's key after this request.
-        own: Option<Seen>,
+        own: Option<SeenRevisions>,
         /// The direct predecessor; for [`Request::First`], the first key. A failed write reads it
         /// only for `Create` with `alone`. A successful `Create` may leave it unknown despite
         /// `others`.
@@ -446,7 +446,7 @@ impl Request {
                 let key = queue.key(*lease);
                 let listed = if *known { RangeResponse::default() } else { answers.range()? };
                 let expected = if expects.is_some() { answers.range()?.kvs } else { Vec::new() };
-                own = Some(Seen { created: revision, modified: revision });
+                own = Some(SeenRevisions { created: revision, modified: revision });
                 let RangeResponse { mut kvs, count, .. } = listed;
                 kvs.retain(|kv| kv.key != key);
                 others = *known || count > 1 || !kvs.is_empty();
@@ -490,7 +490,7 @@ impl Request {
             }
             Self::Put { before, .. } if done => {
                 skip_write(&mut answers)?;
-                own = Some(Seen { created: *before, modified: revision });
+                own = Some(SeenRevisions { created: *before, modified: revision });
                 older = before_own(&mut answers, *before)?.0.into_iter().next();
             }
             Self::Delete { .. } if done => {}
@@ -507,9 +507,9 @@ impl Request {
     }
 }
 
-struct Answers(vec::IntoIter<super::message::ResponseOp>);
+struct TxnAnswers(vec::IntoIter<super::message::ResponseOp>);
 
-impl Answers {
+impl TxnAnswers {
     fn next(&mut self) -> Option<OpResponse> {
         self.0.next()?.response
     }
@@ -519,27 +519,27 @@ impl Answers {
     }
 }
 
-fn skip_write(answers: &mut Answers) -> Option<()> {
+fn skip_write(answers: &mut TxnAnswers) -> Option<()> {
     matches!(answers.next()?, OpResponse::Put(_)).then_some(())
 }
 
 /// Splits a transaction's response into revision, success and operation responses.
-fn opened(txn: TxnResponse) -> Option<(i64, bool, Answers)> {
+fn opened(txn: TxnResponse) -> Option<(i64, bool, TxnAnswers)> {
     let revision = txn.header?.revision;
-    (revision > 0).then(|| (revision, txn.succeeded, Answers(txn.responses.into_iter())))
+    (revision > 0).then(|| (revision, txn.succeeded, TxnAnswers(txn.responses.into_iter())))
 }
 
 /// Reads the contender's key. The outer `None` means that the response is invalid.
 #[expect(clippy::option_option, reason = "absent, and impossible")]
-fn seen(answers: &mut Answers, revision: i64) -> Option<Option<Seen>> {
+fn seen(answers: &mut TxnAnswers, revision: i64) -> Option<Option<SeenRevisions>> {
     let Some(kv) = answers.range()?.kvs.into_iter().next() else { return Some(None) };
     let possible = kv.create_revision > 0 && kv.mod_revision >= kv.create_revision && kv.mod_revision <= revision;
-    possible.then_some(Some(Seen { created: kv.create_revision, modified: kv.mod_revision }))
+    possible.then_some(Some(SeenRevisions { created: kv.create_revision, modified: kv.mod_revision }))
 }
 
 /// Reads the newest keys created before `before`, newest first, and the length of the queue.
 /// Foreign keys may share a revision: one transaction can create several.
-fn before_own(answers: &mut Answers, before: i64) -> Option<(Vec<KeyValue>, i64)> {
+fn before_own(answers: &mut TxnAnswers, before: i64) -> Option<(Vec<KeyValue>, i64)> {
     let RangeResponse { kvs: keys, count, .. } = answers.range()?;
     let mut bound = before - 1;
     for kv in &keys {
@@ -556,7 +556,7 @@ fn newest_first(keys: Vec<KeyValue>) -> (Option<KeyValue>, Vec<Older>) {
 }
 
 /// Returns the known keys that still exist. Each was read by its own operation.
-fn still_there<'a>(answers: &mut Answers, known: impl Iterator<Item = &'a Older>) -> Option<Vec<KeyValue>> {
+fn still_there<'a>(answers: &mut TxnAnswers, known: impl Iterator<Item = &'a Older>) -> Option<Vec<KeyValue>> {
     let mut there = Vec::new();
     for older in known {
         let kv = answers.range()?.kvs.into_iter().next();

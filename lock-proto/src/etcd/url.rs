@@ -112,11 +112,11 @@ impl fmt::Display for Endpoint {
     }
 }
 
-pub(super) type Parsed = (Vec<Endpoint>, Login);
+pub(super) type ParsedUrl = (Vec<Endpoint>, Login);
 
 /// Parses `etcd://[user:password@]host[:port][,host[:port]…]`, also with `http`, as etcd itself
 /// writes its URLs. With TLS the scheme is `etcds` or `https`.
-pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
+pub(super) fn parse(url: &str) -> Result<ParsedUrl, UrlError> {
     let path = |text: &str| if matches!(text, "" | "/") { Ok(()) } else { Err(UrlError::Path) };
     cluster_url::parse(url, &GRAMMAR, Endpoint::parse, Endpoint::with_tls, path, |_, _| Ok(false))
 }

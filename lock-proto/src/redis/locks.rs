@@ -1,7 +1,7 @@
 //! The hub: many locks, typed requests and replies.
 
 use super::config::Config;
-use super::lock::{Context, Lock, Redis, answer_to_take};
+use super::lock::{Redis, RedisContext, RedisLock, answer_to_take};
 #[cfg(doc)]
 use super::output::LocksOutput;
 use super::pipe::ServerInfo;
@@ -36,7 +36,7 @@ impl Locks {
     ///
     /// Returns the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
-        Ok(Self::with(Context::new(now, config, client, seed)?))
+        Ok(Self::with(RedisContext::new(now, config, client, seed)?))
     }
 
     /// Starts the numbers of tokens and calls after these values, for a search that orders numbers
@@ -116,7 +116,7 @@ impl Locks {
     /// once more.
     // A4, P7
     pub(crate) fn may_rest(&self) -> bool {
-        !self.is_used() && self.locks.iter().all(Lock::may_rest)
+        !self.is_used() && self.locks.iter().all(RedisLock::may_rest)
     }
 
     /// The node now reports releases of this lock, as requested by [`LocksOutput::Listen`].
@@ -147,7 +147,12 @@ impl Locks {
         self.ctx.env.now
     }
 
-    fn key_step<R>(&mut self, now: Instant, key: &Key, f: impl FnOnce(&mut Lock, &mut Context) -> R) -> Option<R> {
+    fn key_step<R>(
+        &mut self,
+        now: Instant,
+        key: &Key,
+        f: impl FnOnce(&mut RedisLock, &mut RedisContext) -> R,
+    ) -> Option<R> {
         self.handle_timeout(now);
         let slot = self.locks.slot_of_key(key)?;
         self.step(slot, f)

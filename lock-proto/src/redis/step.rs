@@ -58,5 +58,5 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use super::lock::{Context, Lock, Redis, Waiter};
+pub use super::lock::{Redis, RedisContext, RedisLock, RedisWaiter};
 pub use super::validity::Ttl;

@@ -26,7 +26,7 @@ pub type Client = lock::Client<ZooKeeper>;
 
 /// The connections: one for each session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Links {
+pub struct SessionLinks {
     pipes: BTreeMap<SessionId, Pipe>,
     /// Those that may have output.
     active: BTreeSet<SessionId>,
@@ -35,7 +35,7 @@ pub struct Links {
     timers: Waiting<SessionId>,
 }
 
-impl Links {
+impl SessionLinks {
     const fn session(conn: ConnId) -> SessionId {
         SessionId((conn.generation / GENERATIONS).wrapping_sub(1) as u32)
     }
@@ -66,32 +66,32 @@ impl Links {
 }
 
 impl Transport for ZooKeeper {
-    type Links = Links;
+    type Links = SessionLinks;
     type HostOutput = Output;
 
-    fn connected(links: &mut Links, now: Instant, conn: ConnId) {
-        links.input(Links::session(conn), |pipe| pipe.handle_connected(now, conn));
+    fn connected(links: &mut SessionLinks, now: Instant, conn: ConnId) {
+        links.input(SessionLinks::session(conn), |pipe| pipe.handle_connected(now, conn));
     }
 
-    fn disconnected(links: &mut Links, now: Instant, conn: ConnId, why: Fault) {
-        links.input(Links::session(conn), |pipe| pipe.handle_disconnected(now, conn, why));
+    fn disconnected(links: &mut SessionLinks, now: Instant, conn: ConnId, why: Fault) {
+        links.input(SessionLinks::session(conn), |pipe| pipe.handle_disconnected(now, conn, why));
     }
 
-    fn credentials(links: &mut Links, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
-        links.input(Links::session(conn), |pipe| pipe.handle_credentials(now, conn, credentials));
+    fn credentials(links: &mut SessionLinks, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
+        links.input(SessionLinks::session(conn), |pipe| pipe.handle_credentials(now, conn, credentials));
     }
 
-    fn links_timeout(links: &mut Links, now: Instant) {
+    fn links_timeout(links: &mut SessionLinks, now: Instant) {
         for session in links.timers.due(now).copied().collect::<Vec<_>>() {
             links.input(session, |pipe| pipe.handle_timeout(now));
         }
     }
 
-    fn links_deadline(links: &Links) -> Option<(Instant, &'static str)> {
+    fn links_deadline(links: &SessionLinks) -> Option<(Instant, &'static str)> {
         links.timers.earliest().map(|at| (at, "connection"))
     }
 
-    fn in_flight(links: &Links) -> usize {
+    fn in_flight(links: &SessionLinks) -> usize {
         links.pipes.values().map(Pipe::in_flight).sum()
     }
 
@@ -113,7 +113,7 @@ impl Client {
     ///
     /// Returns an error for the first setting that is out of range, with the allowed range.
     pub fn new(now: Instant, config: Config, id: ClientId, seed: u64) -> Result<Self, ConfigError> {
-        Ok(Self::with(Locks::new(now, config, id, seed)?, Links::default()))
+        Ok(Self::with(Locks::new(now, config, id, seed)?, SessionLinks::default()))
     }
 
     fn open(&mut self, session: SessionId, timeout: core::time::Duration) {
@@ -171,7 +171,7 @@ impl Client {
                         self.links.input(session, |pipe| pipe.close(now));
                         self.route_pipe(session);
                     }
-                    self.links = Links::default();
+                    self.links = SessionLinks::default();
                     self.out.push_back(Output::Stopped { unreleased });
                 }
             }
@@ -208,7 +208,7 @@ impl Client {
 impl ByteClient for Client {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         self.input(now, |links, now| {
-            links.input(Links::session(conn), |pipe| pipe.handle_received(now, conn, bytes));
+            links.input(SessionLinks::session(conn), |pipe| pipe.handle_received(now, conn, bytes));
         });
     }
 
@@ -217,21 +217,21 @@ impl ByteClient for Client {
     }
 
     fn outgoing(&mut self, conn: ConnId) -> &[u8] {
-        self.links.pipes.get_mut(&Links::session(conn)).map_or(&[], |pipe| pipe.outgoing(conn))
+        self.links.pipes.get_mut(&SessionLinks::session(conn)).map_or(&[], |pipe| pipe.outgoing(conn))
     }
 
     fn has_outgoing(&self, conn: ConnId) -> bool {
-        self.links.pipes.get(&Links::session(conn)).is_some_and(|pipe| pipe.has_outgoing(conn))
+        self.links.pipes.get(&SessionLinks::session(conn)).is_some_and(|pipe| pipe.has_outgoing(conn))
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
-        if let Some(pipe) = self.links.pipes.get_mut(&Links::session(conn)) {
+        if let Some(pipe) = self.links.pipes.get_mut(&SessionLinks::session(conn)) {
             pipe.consume(conn, n);
         }
     }
 
     fn is_up(&self, conn: ConnId) -> bool {
-        let pipe = self.links.pipes.get(&Links::session(conn));
+        let pipe = self.links.pipes.get(&SessionLinks::session(conn));
         pipe.is_some_and(|pipe| pipe.is_up() && pipe.current() == Some(conn))
     }
 

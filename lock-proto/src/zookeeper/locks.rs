@@ -5,7 +5,7 @@ use super::config::Config;
 use super::lock::ZooKeeper;
 #[cfg(doc)]
 use super::output::LocksOutput;
-use super::path::{Kind, Queue};
+use super::path::{Queue, QueueKind};
 use super::request::SessionReport;
 use crate::error::ConfigError;
 use crate::id::ClientId;
@@ -41,7 +41,7 @@ impl Locks {
             self.ctx.env.query_step(slot, |query, env| query.watched(env, &event.path, event.kind));
         }
         let queue = event.path.rsplit_once('/').map_or("", |(queue, _)| queue);
-        for kind in [Kind::Lock(self.ctx.env.config.store.own.dialect), Kind::Latch] {
+        for kind in [QueueKind::Lock(self.ctx.env.config.store.own.dialect), QueueKind::Latch] {
             if let Some(slot) = self.locks.slot_of_key(&Queue { path: queue.into(), kind }) {
                 self.input(slot, |queued, env| queued.watched(env, session, event));
             }

@@ -25,7 +25,7 @@ pub enum Dialect {
 
 /// What the nodes of a queue contend for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum QueueKind {
     Lock(Dialect),
     /// The leadership, as with Curator's `LeaderLatch`: `_c_<uuid>-latch-<number>`.
     Latch,
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Queue {
     pub(crate) path: Arc<str>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: QueueKind,
 }
 
 /// The UUID in the names of the nodes of one attempt.
@@ -92,7 +92,7 @@ impl Queue {
     /// # Errors
     ///
     /// [`Invalid::Path`] for a path that ZooKeeper does not allow.
-    pub(crate) fn new(chroot: &str, prefix: &[u8], name: &[u8], kind: Kind) -> Result<Self, Misuse> {
+    pub(crate) fn new(chroot: &str, prefix: &[u8], name: &[u8], kind: QueueKind) -> Result<Self, Misuse> {
         let text = |bytes| core::str::from_utf8(bytes).map_err(|_| Invalid::Path);
         let name = format!("{}{}", text(prefix)?, text(name)?);
         let name = name.strip_prefix('/').unwrap_or(&name);
@@ -108,9 +108,9 @@ impl Queue {
     /// Returns what is before and behind the UUID in the names of nodes of ours.
     const fn affixes(&self) -> (&'static str, &'static str) {
         match self.kind {
-            Kind::Lock(Dialect::Curator) => ("_c_", "-lock-"),
-            Kind::Lock(Dialect::Kazoo) => ("", "__lock__"),
-            Kind::Latch => ("_c_", "-latch-"),
+            QueueKind::Lock(Dialect::Curator) => ("_c_", "-lock-"),
+            QueueKind::Lock(Dialect::Kazoo) => ("", "__lock__"),
+            QueueKind::Latch => ("_c_", "-latch-"),
         }
     }
 
@@ -178,9 +178,9 @@ mod tests {
     use alloc::string::ToString as _;
     use alloc::vec::Vec;
 
-    const CURATOR: Kind = Kind::Lock(Dialect::Curator);
+    const CURATOR: QueueKind = QueueKind::Lock(Dialect::Curator);
 
-    fn queue(kind: Kind) -> Queue {
+    fn queue(kind: QueueKind) -> Queue {
         Queue::new("/app", b"locks/", b"a", kind).unwrap()
     }
 
@@ -193,9 +193,9 @@ mod tests {
         let parts: Vec<usize> = uuid.split('-').map(str::len).collect();
         assert_eq!((parts, &uuid[14..15]), ([8, 4, 4, 4, 12].to_vec(), "4"));
         assert!(matches!(&uuid[19..20], "8" | "9" | "a" | "b"), "{uuid}");
-        let kazoo = queue(Kind::Lock(Dialect::Kazoo)).own(guid);
+        let kazoo = queue(QueueKind::Lock(Dialect::Kazoo)).own(guid);
         assert_eq!(kazoo, format!("{}__lock__", uuid.replace('-', "")));
-        assert_eq!(queue(Kind::Latch).own(guid), format!("_c_{uuid}-latch-"));
+        assert_eq!(queue(QueueKind::Latch).own(guid), format!("_c_{uuid}-latch-"));
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
             ("_c_0e3a-lock-9999999999", [None, None, None]),
             ("data", [None, None, None]),
         ];
-        let kinds = [CURATOR, Kind::Lock(Dialect::Kazoo), Kind::Latch];
+        let kinds = [CURATOR, QueueKind::Lock(Dialect::Kazoo), QueueKind::Latch];
         for (name, expected) in names {
             for (kind, number) in kinds.into_iter().zip(expected) {
                 let child = number.map_or(Child::Foreign(name), Child::Contender);

@@ -22,8 +22,8 @@ use lock_proto::etcd::message::{
     DELETED, KeyValue, LeaseGrantResponse, LeaseRevokeResponse, RangeResponse, ResponseHeader, TxnResponse,
 };
 use lock_proto::etcd::{Reply, Request, Rpc, RpcReply};
-use refusal::Refusal;
-use span::Span;
+use refusal::RefusalStatus;
+use span::KeySpan;
 
 /// The server's shortest TTL, in seconds.
 const MIN_TTL: i64 = 2;
@@ -37,7 +37,7 @@ pub(crate) struct Change {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    store: store::Store,
+    store: store::KeySpace,
     /// All changes so far, for watches.
     pub(crate) changes: Vec<Change>,
     /// The revision of the last of them.
@@ -50,7 +50,7 @@ impl Store {
     }
 
     pub(crate) fn starting_at(revision: i64) -> Self {
-        Self { store: store::Store::new().at(revision), changes: Vec::new(), last: revision }
+        Self { store: store::KeySpace::new().at(revision), changes: Vec::new(), last: revision }
     }
 
     pub(crate) const fn revision(&self) -> i64 {
@@ -58,7 +58,7 @@ impl Store {
     }
 
     pub(crate) fn keys(&self) -> BTreeMap<Bytes, KeyValue> {
-        let all = Span::From(Bytes::new());
+        let all = KeySpan::From(Bytes::new());
         self.store.range(&all).map(|(key, entry)| (key.clone(), entry.to_kv(key))).collect()
     }
 
@@ -90,7 +90,7 @@ impl Store {
 
     pub(crate) fn delete(&mut self, key: &Bytes) {
         let mut change = self.store.write();
-        change.delete(&Span::One(key.clone()));
+        change.delete(&KeySpan::One(key.clone()));
         change.end();
         self.note_changes();
     }
@@ -140,9 +140,9 @@ impl Store {
         }
     }
 
-    fn call(&mut self, now: Instant, rpc: &Rpc) -> Result<RpcReply, Refusal> {
+    fn call(&mut self, now: Instant, rpc: &Rpc) -> Result<RpcReply, RefusalStatus> {
         let store = &mut self.store;
-        let header = |store: &store::Store| Some(ResponseHeader { member_id: 1, revision: store.revision() });
+        let header = |store: &store::KeySpace| Some(ResponseHeader { member_id: 1, revision: store.revision() });
         Ok(match rpc {
             Rpc::Range(range) => {
                 txn::check_range(range)?;

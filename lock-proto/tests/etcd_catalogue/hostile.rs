@@ -6,7 +6,7 @@ use lock_proto::etcd::message::{
     KeyValue, LeaseGrantResponse, LeaseRevokeResponse, OpResponse, PutResponse, RangeResponse, ResponseHeader,
     ResponseOp, TxnResponse,
 };
-use lock_proto::etcd::{Found, LeaseId, Queue, Refusal, Reply, Request, RpcReply, Seen, WatchId};
+use lock_proto::etcd::{Found, LeaseId, Queue, Refusal, Reply, Request, RpcReply, SeenRevisions, WatchId};
 use lock_proto::{Acquire, CallId, Cause, ErrorClass, NodeId, ServerError};
 
 use super::*;
@@ -157,7 +157,7 @@ fn nonsense_replies_do_no_lasting_harm() {
     // M5
     let kinds =
         [Kind::Create, Kind::Look, Kind::Put, Kind::Delete, Kind::First, Kind::Grant, Kind::Revoke, Kind::KeepAlive];
-    let seen = |created, modified| Some(Seen { created, modified });
+    let seen = |created, modified| Some(SeenRevisions { created, modified });
     let queue = |revision, done, own, older| Found::Queue {
         revision,
         done,

@@ -114,12 +114,12 @@ mod tests {
         frame(PING, 1, 0, &[of; 8])
     }
 
-    struct Written {
+    struct AckedWrite {
         acks: Acks,
         out: Vec<u8>,
     }
 
-    impl Written {
+    impl AckedWrite {
         fn after_preface() -> Self {
             let mut written = Self { acks: Acks::default(), out: Vec::new() };
             written.write(&[b'P'; PREFACE]);
@@ -148,13 +148,13 @@ mod tests {
             let mut frames = vec![&*headers, &*data];
             let answer = ack(1);
             frames.insert(place, &answer);
-            let mut written = Written::after_preface();
+            let mut written = AckedWrite::after_preface();
             written.write(&frames.concat());
             assert_eq!(written.left(), [&*headers, &*data].concat(), "{place}");
             written.release();
             assert_eq!(written.left(), answer, "{place}");
         }
-        let mut written = Written::after_preface();
+        let mut written = AckedWrite::after_preface();
         let mut data = frame(DATA, 0, 1, &[8; 30]);
         data[FRAME_HEAD + 2..][..ACK].copy_from_slice(&ack(1));
         // Also if the write is split there.
@@ -174,7 +174,7 @@ mod tests {
     fn ping_ack_leaves_only_between_frames() {
         let (headers, data) = (frame(HEADERS, 0, 1, &[7; 3]), frame(DATA, 0, 1, &[8; 200]));
         for cut in FRAME_HEAD..=data.len() {
-            let mut written = Written::after_preface();
+            let mut written = AckedWrite::after_preface();
             let (first, second) = data.split_at(cut);
             written.write(&[&ack(1), first].concat());
             written.release();
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn second_ping_ack_flushes_first() {
-        let mut written = Written::after_preface();
+        let mut written = AckedWrite::after_preface();
         written.write(&ack(1));
         assert_eq!(written.left(), b"");
         written.write(&ack(2));
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn ping_ack_leaves_at_once_if_frame_boundary_is_unknown() {
-        let mut written = Written::after_preface();
+        let mut written = AckedWrite::after_preface();
         let headers = frame(HEADERS, 0, 1, &[7; 3]);
         written.write(&ack(1));
         written.write(&headers[..4]);

@@ -57,9 +57,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Counted(AtomicU32);
+    struct CountedWakes(AtomicU32);
 
-    impl Wake for Counted {
+    impl Wake for CountedWakes {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn only_wake_outside_poll_wakes_driver() {
-        let (driver, alarm) = (Arc::<Counted>::default(), Arc::<Alarm>::default());
+        let (driver, alarm) = (Arc::<CountedWakes>::default(), Arc::<Alarm>::default());
         let (driver_waker, waker) = (Waker::from(Arc::clone(&driver)), Waker::from(Arc::clone(&alarm)));
         let woken = || driver.0.load(Ordering::SeqCst);
         alarm.begin(&Context::from_waker(&driver_waker));

@@ -14,7 +14,7 @@ use super::super::event_loop::{EventLoop, Links};
 use super::super::host::Host;
 use super::super::settings::HostSettings;
 use super::super::shared::{Batch, Shared};
-use super::connection::{Connection, Input};
+use super::connection::{EtcdConnection, MachineInput};
 use lock_proto::Instant;
 use lock_proto::Machine;
 use lock_proto::TlsFault;
@@ -27,13 +27,13 @@ pub(super) fn start<H: Host>(
     settings: HostSettings,
     id: ClientId,
     endpoints: &[Endpoint],
-) -> Result<(Client, EventLoop<H, Connections<H>>), ConnectError> {
+) -> Result<(Client, EventLoop<H, EtcdConnections<H>>), ConnectError> {
     // Reports name the cluster, not the member that failed.
     let servers = [cluster_name("etcd", "etcds", endpoints.iter().map(|endpoint| &endpoint.target))].into();
     let routes = Routes::new(endpoints.iter().map(|endpoint| &endpoint.target), &settings, true)?;
     let pings = client.config().pings();
-    let shared = Shared::new(id, servers, &host, Etcd { client, commands: Vec::new() });
-    let connections = Connections {
+    let shared = Shared::new(id, servers, &host, EtcdEngine { client, commands: Vec::new() });
+    let connections = EtcdConnections {
         pings,
         routes,
         credentials: CredentialRequests::new(settings, shared.unread_file.clone()),
@@ -45,13 +45,13 @@ pub(super) fn start<H: Host>(
 }
 
 /// The state machine, and the work that it has queued for the driver.
-pub(in super::super) struct Etcd {
+pub(in super::super) struct EtcdEngine {
     pub(super) client: etcd::Client,
     /// Work for the driver. Never an event.
     commands: Vec<Output>,
 }
 
-impl Engine for Etcd {
+impl Engine for EtcdEngine {
     fn machine(&self) -> &dyn Machine {
         &self.client
     }
@@ -83,33 +83,33 @@ impl Engine for Etcd {
 }
 
 /// The connections. Usually there is one.
-pub(in super::super) struct Connections<H: Host> {
+pub(in super::super) struct EtcdConnections<H: Host> {
     routes: Routes<H::Resolve>,
     credentials: CredentialRequests,
     /// Interval and timeout of pings.
     pings: (Duration, Duration),
-    open: Vec<(ConnId, Connection<H>)>,
+    open: Vec<(ConnId, EtcdConnection<H>)>,
     commands: Vec<Output>,
-    inputs: Vec<Input>,
+    inputs: Vec<MachineInput>,
 }
 
-impl<H: Host> Connections<H> {
-    fn find(&mut self, conn: ConnId) -> Option<&mut Connection<H>> {
+impl<H: Host> EtcdConnections<H> {
+    fn find(&mut self, conn: ConnId) -> Option<&mut EtcdConnection<H>> {
         self.open.iter_mut().find(|(id, _)| *id == conn).map(|(_, connection)| connection)
     }
 }
 
-impl<H: Host> Links<H> for Connections<H> {
-    type Engine = Etcd;
+impl<H: Host> Links<H> for EtcdConnections<H> {
+    type Engine = EtcdEngine;
 
     fn alone_at_once(&self) -> bool {
         true
     }
 
-    fn do_queued(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch) -> bool {
+    fn do_queued(&mut self, host: &H, shared: &Shared<EtcdEngine>, batch: &mut Batch) -> bool {
         let mut commands = core::mem::take(&mut self.commands);
         shared.drive(batch, |core, _| {
-            let Etcd { client, commands: left } = &mut core.engine;
+            let EtcdEngine { client, commands: left } = &mut core.engine;
             core::mem::swap(left, &mut commands);
             // Poll requests last, so that concurrent requests of several handles can be batched.
             commands.extend(core::iter::from_fn(|| client.poll_request()));
@@ -118,7 +118,7 @@ impl<H: Host> Links<H> for Connections<H> {
         for command in commands.drain(..) {
             match command {
                 Output::Connect { node, conn, endpoint } => match self.routes.set(node, &endpoint.target) {
-                    Ok(route) => self.open.push((conn, Connection::open(host, route, &endpoint, self.pings))),
+                    Ok(route) => self.open.push((conn, EtcdConnection::open(host, route, &endpoint, self.pings))),
                     Err(error) => {
                         tracing::error!(%conn, server = %endpoint, %error, "cannot connect");
                         let fault = TlsFault::BadSettings.into();
@@ -177,7 +177,7 @@ impl<H: Host> Links<H> for Connections<H> {
         stopped
     }
 
-    fn poll(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
+    fn poll(&mut self, host: &H, shared: &Shared<EtcdEngine>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
         let Self { routes, credentials, open, inputs, .. } = self;
         let mut busy = false;
         while let Some((conn, answer)) = credentials.poll(cx) {
@@ -194,28 +194,28 @@ impl<H: Host> Links<H> for Connections<H> {
             let mut goes_on = true;
             for input in inputs.iter() {
                 match input {
-                    Input::Connected => {
+                    MachineInput::Connected => {
                         route.succeeded();
                         tracing::info!(client = %shared.id, %conn, server = %route.target, "connected");
                     }
-                    Input::Ended(fault) => {
+                    MachineInput::Ended(fault) => {
                         goes_on = false;
                         credentials.cancel(*conn);
                         let error = connection.connect_error.as_ref();
                         route.log_end(*conn, connection.was_up(), (*fault).into(), error);
                     }
-                    Input::Reply(..) | Input::Message(..) | Input::StreamEnded(..) => {}
+                    MachineInput::Reply(..) | MachineInput::Message(..) | MachineInput::StreamEnded(..) => {}
                 }
             }
             shared.drive(batch, |core, now| {
                 let client = &mut core.engine.client;
                 for input in inputs.drain(..) {
                     match input {
-                        Input::Connected => client.handle_connected(now, *conn),
-                        Input::Reply(rpc, reply) => client.handle_reply(now, rpc, reply),
-                        Input::Message(stream, message) => client.handle_message(now, stream, message),
-                        Input::StreamEnded(stream, status) => client.handle_stream_ended(now, stream, status),
-                        Input::Ended(fault) => client.handle_disconnected(now, *conn, fault),
+                        MachineInput::Connected => client.handle_connected(now, *conn),
+                        MachineInput::Reply(rpc, reply) => client.handle_reply(now, rpc, reply),
+                        MachineInput::Message(stream, message) => client.handle_message(now, stream, message),
+                        MachineInput::StreamEnded(stream, status) => client.handle_stream_ended(now, stream, status),
+                        MachineInput::Ended(fault) => client.handle_disconnected(now, *conn, fault),
                     }
                 }
             });
@@ -239,7 +239,7 @@ impl<H: Host> Links<H> for Connections<H> {
     }
 }
 
-impl<H: Host> fmt::Debug for Connections<H> {
+impl<H: Host> fmt::Debug for EtcdConnections<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connections").field("routes", &self.routes).finish_non_exhaustive()
     }

@@ -28,7 +28,7 @@ use super::BoxFuture;
 use super::alarm::Alarm;
 use super::grpc::{Incomings, Peer};
 use super::outbox::Outbox;
-use super::wire::{ConnState, Inbox, Sleeps, TaskSet, Timers, Wire};
+use super::wire::{ConnState, HttpStream, Inbox, Sleeps, TaskSet, Timers};
 use crate::clock::Clock as _;
 use lock_proto::Instant;
 use lock_proto::etcd::{Endpoint, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend};
@@ -51,7 +51,7 @@ const MAX_PASSES: usize = 16;
 
 /// Input for the machine.
 #[derive(Debug)]
-pub(super) enum Input {
+pub(super) enum MachineInput {
     Connected,
     Reply(RpcId, Result<RpcReply, Status>),
     Message(StreamId, StreamReceived),
@@ -64,19 +64,19 @@ pub(super) enum Input {
 enum Done {
     /// One of hyper's tasks ended.
     Work,
-    Opened(Result<Opened, Fault>),
+    Opened(Result<OpenedAttempt, Fault>),
     Reply(RpcId, Result<RpcReply, Status>),
     Over(Fault),
 }
 
-struct Opened {
+struct OpenedAttempt {
     send: SendRequest<Body>,
     dispatch: BoxFuture<Fault>,
 }
 
-pub(super) struct Connection<H: Host> {
+pub(super) struct EtcdConnection<H: Host> {
     clock: H::Clock,
-    state: State<H>,
+    state: ConnectionState<H>,
     /// Why it could not be opened, in more words than the fault has.
     pub(super) connect_error: Option<OpenError>,
     conn_state: Arc<ConnState>,
@@ -99,7 +99,7 @@ pub(super) struct Connection<H: Host> {
     over: bool,
 }
 
-enum State<H: Host> {
+enum ConnectionState<H: Host> {
     Opening(Race<H>),
     Open(Stream<H::Stream>),
     Ended,
@@ -111,7 +111,7 @@ struct GrpcStream {
     incomings: Incomings,
 }
 
-impl<H: Host> Connection<H> {
+impl<H: Host> EtcdConnection<H> {
     /// `pings` are the interval and the timeout of pings on a silent connection with open streams.
     pub(super) fn open(
         host: &H,
@@ -122,7 +122,7 @@ impl<H: Host> Connection<H> {
         let alarm = Arc::<Alarm>::default();
         Self {
             clock: host.clock(),
-            state: State::Opening(Race::new(host, route)),
+            state: ConnectionState::Opening(Race::new(host, route)),
             connect_error: None,
             conn_state: Arc::default(),
             inbox: Arc::default(),
@@ -145,8 +145,11 @@ impl<H: Host> Connection<H> {
     fn begin(&self) {
         let timers = Timers::new(self.clock.clone(), Arc::clone(&self.sleeps));
         let (conn_state, outbox) = (Arc::clone(&self.conn_state), Arc::clone(&self.outbox));
-        let wire =
-            Wire { inbox: Arc::clone(&self.inbox), outbox: Arc::clone(&outbox), conn_state: Arc::clone(&conn_state) };
+        let wire = HttpStream {
+            inbox: Arc::clone(&self.inbox),
+            outbox: Arc::clone(&outbox),
+            conn_state: Arc::clone(&conn_state),
+        };
         let mut builder = Builder::new(self.new_tasks.clone());
         builder
             .timer(timers.clone())
@@ -172,7 +175,7 @@ impl<H: Host> Connection<H> {
                     }
                 }
             });
-            Done::Opened(Ok(Opened { send, dispatch }))
+            Done::Opened(Ok(OpenedAttempt { send, dispatch }))
         }));
         self.tasks.push(boxed(async move {
             outbox.acknowledge(timers).await;
@@ -183,8 +186,8 @@ impl<H: Host> Connection<H> {
     /// When to poll even if nothing wakes the driver.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Opening(race) => race.next_deadline(),
-            State::Open(_) | State::Ended => self.sleeps.next(),
+            ConnectionState::Opening(race) => race.next_deadline(),
+            ConnectionState::Open(_) | ConnectionState::Ended => self.sleeps.next(),
         }
     }
 
@@ -197,9 +200,9 @@ impl<H: Host> Connection<H> {
     // P5
     pub(super) fn give_up(&mut self, route: &mut Route<H::Resolve>) {
         match &mut self.state {
-            State::Opening(race) => race.give_up(route),
-            State::Open(_) if !self.up => route.avoid_current(),
-            State::Open(_) | State::Ended => {}
+            ConnectionState::Opening(race) => race.give_up(route),
+            ConnectionState::Open(_) if !self.up => route.avoid_current(),
+            ConnectionState::Open(_) | ConnectionState::Ended => {}
         }
     }
 
@@ -233,7 +236,7 @@ impl<H: Host> Connection<H> {
         host: &H,
         route: &mut Route<H::Resolve>,
         cx: &Context<'_>,
-        inputs: &mut Vec<Input>,
+        inputs: &mut Vec<MachineInput>,
     ) -> bool {
         if self.over {
             return false;
@@ -247,7 +250,7 @@ impl<H: Host> Connection<H> {
             if !self.up && self.conn_state.is_up() {
                 self.up = true;
                 // Precedes any reply, because the machine sends nothing earlier.
-                inputs.push(Input::Connected);
+                inputs.push(MachineInput::Connected);
             }
             more |= self.poll_streams(cx, inputs);
             more |= self.alarm.take();
@@ -268,10 +271,10 @@ impl<H: Host> Connection<H> {
         more |= self.alarm.end();
         if self.over {
             let why = self.conn_state.fault().unwrap_or(Fault::Closed);
-            inputs.push(Input::Ended(why));
+            inputs.push(MachineInput::Ended(why));
             self.give_up(route);
             self.peer = None;
-            self.state = State::Ended;
+            self.state = ConnectionState::Ended;
             self.streams.clear();
             self.tasks.clear();
         }
@@ -281,7 +284,7 @@ impl<H: Host> Connection<H> {
     /// Flushes pending output. If the stream does not take all of it now, it wakes the driver
     /// later.
     fn flush(&mut self, cx: &mut Context<'_>) {
-        if let State::Open(stream) = &mut self.state
+        if let ConnectionState::Open(stream) = &mut self.state
             && let Poll::Ready(Err(error)) = self.outbox.poll_flush(stream, cx)
         {
             self.conn_state.broken(&error);
@@ -292,12 +295,12 @@ impl<H: Host> Connection<H> {
     /// Connects, or reads from the open stream. Returns true if there was progress.
     fn poll_stream(&mut self, host: &H, route: &mut Route<H::Resolve>, cx: &mut Context<'_>) -> bool {
         match &mut self.state {
-            State::Opening(race) => match race.poll(host, route, self.clock.now(), cx) {
+            ConnectionState::Opening(race) => match race.poll(host, route, self.clock.now(), cx) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok((address, stream))) => {
                     tracing::debug!(server = %route.target, %address, "TCP connection open");
                     self.conn_state.open(stream.is_tls());
-                    self.state = State::Open(stream);
+                    self.state = ConnectionState::Open(stream);
                     route.current = Some(address);
                     self.begin();
                 }
@@ -306,8 +309,8 @@ impl<H: Host> Connection<H> {
                     self.connect_error = Some(error);
                 }
             },
-            State::Open(stream) => return self.inbox.fill(stream, cx),
-            State::Ended => return false,
+            ConnectionState::Open(stream) => return self.inbox.fill(stream, cx),
+            ConnectionState::Ended => return false,
         }
         true
     }
@@ -318,7 +321,7 @@ impl<H: Host> Connection<H> {
         self.over = true;
     }
 
-    fn poll_tasks(&mut self, cx: &mut Context<'_>, inputs: &mut Vec<Input>) -> bool {
+    fn poll_tasks(&mut self, cx: &mut Context<'_>, inputs: &mut Vec<MachineInput>) -> bool {
         for _ in 0..MAX_INPUTS {
             let Self { new_tasks, tasks, .. } = self;
             let any_new = new_tasks.take(|task| {
@@ -329,8 +332,8 @@ impl<H: Host> Connection<H> {
             });
             match Pin::new(&mut *tasks).poll_next(cx) {
                 Poll::Ready(Some(Done::Work)) => {}
-                Poll::Ready(Some(Done::Reply(rpc, reply))) => inputs.push(Input::Reply(rpc, reply)),
-                Poll::Ready(Some(Done::Opened(Ok(Opened { send, dispatch })))) => {
+                Poll::Ready(Some(Done::Reply(rpc, reply))) => inputs.push(MachineInput::Reply(rpc, reply)),
+                Poll::Ready(Some(Done::Opened(Ok(OpenedAttempt { send, dispatch })))) => {
                     // Always present: the machine has validated the authority.
                     let Some(origin) = self.origin.take() else {
                         self.end(Fault::Unreachable);
@@ -350,7 +353,7 @@ impl<H: Host> Connection<H> {
         true
     }
 
-    fn poll_streams(&mut self, cx: &mut Context<'_>, inputs: &mut Vec<Input>) -> bool {
+    fn poll_streams(&mut self, cx: &mut Context<'_>, inputs: &mut Vec<MachineInput>) -> bool {
         let mut more = false;
         self.streams.retain_mut(|stream| {
             let mut left = MAX_INPUTS;
@@ -359,10 +362,10 @@ impl<H: Host> Connection<H> {
                     Poll::Pending => return true,
                     Poll::Ready(Ok(message)) => {
                         left = left.saturating_sub(1 + events(&message));
-                        inputs.push(Input::Message(stream.id, message));
+                        inputs.push(MachineInput::Message(stream.id, message));
                     }
                     Poll::Ready(Err(end)) => {
-                        inputs.push(Input::StreamEnded(stream.id, end));
+                        inputs.push(MachineInput::StreamEnded(stream.id, end));
                         return false;
                     }
                 }

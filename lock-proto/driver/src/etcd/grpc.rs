@@ -169,7 +169,7 @@ struct Carrier {
 }
 
 impl Service<http::Request<Body>> for Carrier {
-    type Response = http::Response<Answer>;
+    type Response = http::Response<ResponseFuture>;
     type Error = tonic::Status;
     type Future = BoxFuture<Result<Self::Response, tonic::Status>>;
 
@@ -193,7 +193,7 @@ impl Service<http::Request<Body>> for Carrier {
                 )));
             }
             note_status(&mut head.headers, &status_sent);
-            Ok(http::Response::from_parts(head, Answer { body, status_sent }))
+            Ok(http::Response::from_parts(head, ResponseFuture { body, status_sent }))
         })
     }
 }
@@ -211,12 +211,12 @@ fn undelivered(error: &hyper::Error) -> tonic::Status {
     tonic::Status::unavailable(chain(error))
 }
 
-struct Answer {
+struct ResponseFuture {
     body: Incoming,
     status_sent: Arc<AtomicBool>,
 }
 
-impl http_body::Body for Answer {
+impl http_body::Body for ResponseFuture {
     type Data = Bytes;
     type Error = tonic::Status;
 

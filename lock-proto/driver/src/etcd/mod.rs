@@ -29,7 +29,7 @@ use super::event_loop::EventLoop;
 use super::host::Host;
 use super::settings::HostSettings;
 use crate::clock::Clock as _;
-use calls::Connections;
+use calls::EtcdConnections;
 use lock_proto::ClientId;
 use lock_proto::etcd::{self, Config};
 
@@ -37,7 +37,7 @@ use lock_proto::etcd::{self, Config};
 /// the connection, so it is `Send` for any host.
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-pub(super) type Driver<H> = EventLoop<H, Connections<H>>;
+pub(super) type Driver<H> = EventLoop<H, EtcdConnections<H>>;
 
 /// A cluster has one URL.
 pub(super) fn parse(urls: &[&str]) -> Result<Config, ConnectError> {

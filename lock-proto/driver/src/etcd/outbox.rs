@@ -20,22 +20,22 @@ use crate::clock::Clock;
 const CAPACITY: usize = 64 << 10;
 
 #[derive(Default)]
-pub(super) struct Outbox(Mutex<Inner>);
+pub(super) struct Outbox(Mutex<OutboxState>);
 
 #[derive(Default)]
-struct Inner {
+struct OutboxState {
     waiting: Vec<u8>,
     taken: usize,
     /// The stream has taken bytes since the last flush.
     unflushed: bool,
-    end: End,
+    end: StreamEnd,
     /// hyper's task, if it waits for room or for the close.
     writer: Option<Waker>,
     acks: Acks,
 }
 
 #[derive(Default, PartialEq, Eq)]
-enum End {
+enum StreamEnd {
     #[default]
     Open,
     /// Close the stream after the pending output.
@@ -49,7 +49,7 @@ impl Outbox {
         loop {
             poll_fn(|cx| locked(&self.0).acks.poll_held(cx)).await;
             timers.after(ACK_DELAY).await;
-            let Inner { acks, waiting, .. } = &mut *locked(&self.0);
+            let OutboxState { acks, waiting, .. } = &mut *locked(&self.0);
             acks.release(waiting);
         }
     }
@@ -63,7 +63,7 @@ impl Outbox {
             return Poll::Pending;
         }
         let bytes = bytes.get(..room).unwrap_or(bytes);
-        let Inner { acks, waiting, .. } = &mut *inner;
+        let OutboxState { acks, waiting, .. } = &mut *inner;
         acks.pass(bytes, waiting);
         Poll::Ready(bytes.len())
     }
@@ -71,10 +71,10 @@ impl Outbox {
     /// Ready when everything is written and the stream is closed.
     pub(super) fn poll_close(&self, cx: &Context<'_>) -> Poll<()> {
         let mut inner = locked(&self.0);
-        if inner.end == End::Closed {
+        if inner.end == StreamEnd::Closed {
             return Poll::Ready(());
         }
-        inner.end = End::Closing;
+        inner.end = StreamEnd::Closing;
         inner.writer = Some(cx.waker().clone());
         Poll::Pending
     }
@@ -83,7 +83,7 @@ impl Outbox {
     /// takes more.
     pub(super) fn poll_flush(&self, mut stream: impl AsyncWrite + Unpin, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = locked(&self.0);
-        let Inner { waiting, taken, unflushed, end, writer, .. } = &mut *inner;
+        let OutboxState { waiting, taken, unflushed, end, writer, .. } = &mut *inner;
         while let Some(rest) = waiting.get(*taken..).filter(|rest| !rest.is_empty()) {
             match ready!(Pin::new(&mut stream).poll_write(cx, rest)) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -101,9 +101,9 @@ impl Outbox {
             ready!(Pin::new(&mut stream).poll_flush(cx))?;
             *unflushed = false;
         }
-        if *end == End::Closing {
+        if *end == StreamEnd::Closing {
             ready!(Pin::new(&mut stream).poll_close(cx))?;
-            *end = End::Closed;
+            *end = StreamEnd::Closed;
         }
         let writer = writer.take();
         drop(inner);
@@ -126,7 +126,7 @@ mod tests {
 
     /// Takes `takes` bytes, and records them and the number of writes.
     #[derive(Default)]
-    struct Socket {
+    struct SlowSocket {
         takes: usize,
         got: Vec<u8>,
         writes: usize,
@@ -134,7 +134,7 @@ mod tests {
         closed: bool,
     }
 
-    impl AsyncWrite for Socket {
+    impl AsyncWrite for SlowSocket {
         fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
             let count = self.takes.min(bytes.len());
             if count == 0 {
@@ -170,14 +170,14 @@ mod tests {
         assert_eq!(outbox.poll_write(&Context::from_waker(Waker::noop()), bytes), Poll::Ready(bytes.len()));
     }
 
-    fn left(outbox: &Outbox, socket: &mut Socket) -> Vec<u8> {
+    fn left(outbox: &Outbox, socket: &mut SlowSocket) -> Vec<u8> {
         assert!(outbox.poll_flush(&mut *socket, &mut Context::from_waker(Waker::noop())).is_ready());
         core::mem::take(&mut socket.got)
     }
 
     #[test]
     fn frames_are_written_together_in_order() {
-        let (outbox, mut socket) = (Outbox::default(), Socket { takes: usize::MAX, ..Socket::default() });
+        let (outbox, mut socket) = (Outbox::default(), SlowSocket { takes: usize::MAX, ..SlowSocket::default() });
         for frame in [&b"headers "[..], b"data ", b"ping"] {
             write(&outbox, frame);
         }
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn close_completes_after_pending_writes() {
-        let (outbox, mut socket) = (Outbox::default(), Socket::default());
+        let (outbox, mut socket) = (Outbox::default(), SlowSocket::default());
         let cx = &mut Context::from_waker(Waker::noop());
         write(&outbox, b"goodbye");
         assert!(outbox.poll_close(cx).is_pending());
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(reminder.0.load(Ordering::SeqCst), 1);
         assert!(locked(&outbox.0).acks.poll_held(cx).is_ready());
         {
-            let Inner { acks, waiting, .. } = &mut *locked(&outbox.0);
+            let OutboxState { acks, waiting, .. } = &mut *locked(&outbox.0);
             acks.release(waiting);
         }
         assert!(locked(&outbox.0).acks.poll_held(cx).is_pending());
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn full_outbox_blocks_writer_until_flushed() {
-        let (outbox, mut socket) = (Outbox::default(), Socket::default());
+        let (outbox, mut socket) = (Outbox::default(), SlowSocket::default());
         let writer = Arc::<Counted>::default();
         let waker = Waker::from(Arc::clone(&writer));
         let cx = &mut Context::from_waker(&waker);

@@ -1,7 +1,7 @@
 //! The key of a hold, for transactions on the same etcd.
 
 use super::super::guard::Guard;
-use super::calls::Etcd;
+use super::calls::EtcdEngine;
 use lock_proto::Loss;
 use lock_proto::etcd::OwnerKey;
 
@@ -25,11 +25,13 @@ pub trait OwnerKeyExt {
 
 impl OwnerKeyExt for Guard {
     fn owner_key(&self) -> Option<OwnerKey> {
-        self.node(|etcd: &mut Etcd| &mut etcd.client)
+        self.node(|etcd: &mut EtcdEngine| &mut etcd.client)
     }
 
     fn owner_key_guard(&self) -> Result<OwnerKey, OwnerKeyError> {
-        self.guarded_node(|etcd: &mut Etcd| &mut etcd.client).map_err(OwnerKeyError::Lost)?.ok_or(OwnerKeyError::NoKey)
+        self.guarded_node(|etcd: &mut EtcdEngine| &mut etcd.client)
+            .map_err(OwnerKeyError::Lost)?
+            .ok_or(OwnerKeyError::NoKey)
     }
 }
 

@@ -35,10 +35,10 @@ const SETTINGS: u8 = 4;
 
 /// State of a connection, beside what hyper reports.
 #[derive(Debug, Default)]
-pub(super) struct ConnState(Mutex<Known>);
+pub(super) struct ConnState(Mutex<KnownHeaders>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownHeaders {
     greeting: [u8; GREETING],
     greeted: usize,
     /// The server has sent its part of a TLS handshake.
@@ -74,7 +74,7 @@ impl ConnState {
             known.broken(&io::ErrorKind::UnexpectedEof.into());
             return Ok(());
         }
-        let Known { greeting, greeted, fault, .. } = &mut *known;
+        let KnownHeaders { greeting, greeted, fault, .. } = &mut *known;
         for (place, byte) in greeting.iter_mut().skip(*greeted).zip(bytes) {
             *place = *byte;
             *greeted += 1;
@@ -92,7 +92,7 @@ impl ConnState {
     }
 }
 
-impl Known {
+impl KnownHeaders {
     fn broken(&mut self, error: &io::Error) {
         let received = self.tls || self.greeted > 0;
         self.fault.get_or_insert_with(|| fault::of_stream(error, received));
@@ -115,9 +115,9 @@ fn peer_without_http2_is_protocol_fault(greeting: &[u8]) -> Option<Breach> {
 }
 
 /// Input from the stream that hyper has not read yet.
-pub(super) struct Inbox(Mutex<Received>);
+pub(super) struct Inbox(Mutex<GrpcReceived>);
 
-struct Received {
+struct GrpcReceived {
     buffer: Box<[u8]>,
     /// Unread part of the buffer.
     from: usize,
@@ -131,7 +131,7 @@ struct Received {
 impl Default for Inbox {
     fn default() -> Self {
         let buffer = vec![0; BUFFER].into_boxed_slice();
-        Self(Mutex::new(Received { buffer, from: 0, to: 0, end: None, reader: None }))
+        Self(Mutex::new(GrpcReceived { buffer, from: 0, to: 0, end: None, reader: None }))
     }
 }
 
@@ -159,7 +159,7 @@ impl Inbox {
     /// Reads up to `max` bytes of the input. Reads no bytes at the end.
     fn poll_take<R>(&self, max: usize, cx: &Context<'_>, take: impl FnOnce(&[u8]) -> R) -> Poll<io::Result<R>> {
         let mut received = locked(&self.0);
-        let Received { buffer, from, to, end, reader } = &mut *received;
+        let GrpcReceived { buffer, from, to, end, reader } = &mut *received;
         let bytes = buffer.get(*from..*to).unwrap_or_default();
         let bytes = bytes.get(..max).unwrap_or(bytes);
         if bytes.is_empty() {
@@ -177,13 +177,13 @@ impl Inbox {
 }
 
 /// The stream of a connection as hyper sees it.
-pub(super) struct Wire {
+pub(super) struct HttpStream {
     pub(super) inbox: Arc<Inbox>,
     pub(super) outbox: Arc<Outbox>,
     pub(super) conn_state: Arc<ConnState>,
 }
 
-impl Read for Wire {
+impl Read for HttpStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, mut into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         let Self { inbox, conn_state, .. } = &*self;
         let max = into.remaining();
@@ -199,7 +199,7 @@ impl Read for Wire {
     }
 }
 
-impl Write for Wire {
+impl Write for HttpStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.outbox.poll_write(cx, bytes).map(Ok)
     }
@@ -215,10 +215,10 @@ impl Write for Wire {
 }
 
 #[derive(Default)]
-pub(super) struct Sleeps(Mutex<Waiting>);
+pub(super) struct Sleeps(Mutex<WaitingCall>);
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingCall {
     /// By deadline and a unique number.
     wakers: BTreeMap<(Instant, u64), Waker>,
     last: u64,
@@ -235,7 +235,7 @@ impl Sleeps {
     /// it reads.
     pub(super) fn wake(&self, now: Instant) {
         let due = {
-            let Waiting { wakers, woken, .. } = &mut *locked(&self.0);
+            let WaitingCall { wakers, woken, .. } = &mut *locked(&self.0);
             *woken = now;
             let later = wakers.split_off(&(now, u64::MAX));
             core::mem::replace(wakers, later)

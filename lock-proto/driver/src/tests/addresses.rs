@@ -1,17 +1,17 @@
 //! A name with several addresses.
 // P5
 
-use super::world::{Answers, address};
+use super::world::{ConnectResult, address};
 use super::*;
 
 /// Where the attempts went to, and how long after the first one.
-fn tried(world: &World) -> Vec<(Duration, Address)> {
+fn tried(world: &DriverWorld) -> Vec<(Duration, Address)> {
     let tried = world.with(|inner| core::mem::take(&mut inner.tried));
     let begun = tried.first().map_or(Instant::ZERO, |(at, _)| *at);
     tried.into_iter().map(|(at, address)| (at.since(begun), address)).collect()
 }
 
-fn leads_to(world: &World, answers: &[Answers]) {
+fn leads_to(world: &DriverWorld, answers: &[ConnectResult]) {
     let addresses = (1..).map(address).zip(answers.iter().copied()).collect();
     world.with(|inner| inner.addresses = addresses);
 }
@@ -26,8 +26,8 @@ const fn ms(count: u64) -> Duration {
 
 #[test]
 fn unresponsive_address_delays_next_by_250_ms() {
-    let world = World::new();
-    leads_to(&world, &[Answers::Nothing, Answers::Accepts]);
+    let world = DriverWorld::new();
+    leads_to(&world, &[ConnectResult::Nothing, ConnectResult::Accepts]);
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").wait(ms(1_000)).acquire()).unwrap();
     assert_eq!(tried(&world), [(ms(0), tcp(1)), (ms(250), tcp(2))]);
@@ -42,8 +42,8 @@ fn unresponsive_address_delays_next_by_250_ms() {
 
 #[test]
 fn refused_address_is_followed_by_next_at_once() {
-    let world = World::new();
-    leads_to(&world, &[Answers::Refuses, Answers::Refuses, Answers::Accepts]);
+    let world = DriverWorld::new();
+    leads_to(&world, &[ConnectResult::Refuses, ConnectResult::Refuses, ConnectResult::Accepts]);
     let (client, mut driver) = world.client();
     drop(world.wait(&mut driver, client.lock("a").acquire()).unwrap());
     assert_eq!(tried(&world), [1, 2, 3].map(|n| (ms(0), tcp(n))));
@@ -51,8 +51,11 @@ fn refused_address_is_followed_by_next_at_once() {
 
 #[test]
 fn first_address_to_connect_wins() {
-    let world = World::new();
-    leads_to(&world, &[Answers::AcceptsAfter(ms(400)), Answers::AcceptsAfter(ms(300)), Answers::Nothing]);
+    let world = DriverWorld::new();
+    leads_to(
+        &world,
+        &[ConnectResult::AcceptsAfter(ms(400)), ConnectResult::AcceptsAfter(ms(300)), ConnectResult::Nothing],
+    );
     let (client, mut driver) = world.client();
     drop(world.wait(&mut driver, client.lock("a").acquire()).unwrap());
     assert_eq!(tried(&world), [(ms(0), tcp(1)), (ms(250), tcp(2))]);
@@ -65,8 +68,8 @@ fn first_address_to_connect_wins() {
 /// More dead addresses than fit into one timeout: the next attempt continues after them.
 #[test]
 fn next_attempt_resumes_at_first_untried_address() {
-    let world = World::new();
-    let answers: Vec<_> = core::iter::repeat_n(Answers::Nothing, 12).chain([Answers::Accepts]).collect();
+    let world = DriverWorld::new();
+    let answers: Vec<_> = core::iter::repeat_n(ConnectResult::Nothing, 12).chain([ConnectResult::Accepts]).collect();
     leads_to(&world, &answers);
     let (client, mut driver) = world.client();
     drop(world.wait(&mut driver, client.lock("a").wait(ms(5_000)).acquire()).unwrap());
@@ -77,10 +80,10 @@ fn next_attempt_resumes_at_first_untried_address() {
 
 #[test]
 fn failure_of_every_address_is_reported() {
-    let world = World::new();
+    let world = DriverWorld::new();
     for (answers, fault) in [
-        (&[Answers::Refuses, Answers::Refuses][..], lock_proto::Fault::Refused),
-        (&[Answers::Nothing, Answers::Refuses], lock_proto::Fault::TimedOut),
+        (&[ConnectResult::Refuses, ConnectResult::Refuses][..], lock_proto::Fault::Refused),
+        (&[ConnectResult::Nothing, ConnectResult::Refuses], lock_proto::Fault::TimedOut),
         (&[], lock_proto::Fault::Unresolved),
     ] {
         leads_to(&world, answers);
@@ -94,7 +97,7 @@ fn failure_of_every_address_is_reported() {
 /// The first of the system's name servers is dead.
 #[test]
 fn resolver_slower_than_connect_timeout_is_waited_for() {
-    let world = World::new();
+    let world = DriverWorld::new();
     world.with(|inner| inner.resolver_takes = ms(5_000));
     let (client, mut driver) = world.client();
     drop(world.wait(&mut driver, client.lock("a").wait(ms(10_000)).acquire()).unwrap());
@@ -103,7 +106,7 @@ fn resolver_slower_than_connect_timeout_is_waited_for() {
 
 #[test]
 fn resolution_begins_anew_after_30_seconds() {
-    let world = World::new();
+    let world = DriverWorld::new();
     world.with(|inner| inner.resolver_takes = ms(60_000));
     let (client, mut driver) = world.client();
     let mut waiting = client.lock("a").acquire();
@@ -117,9 +120,9 @@ fn resolution_begins_anew_after_30_seconds() {
 /// Regression: it was tried first at each attempt, for ever.
 #[test]
 fn address_that_accepts_and_does_not_reply_comes_last() {
-    for answers in [Answers::Silence, Answers::HangsUp] {
-        let world = World::new();
-        leads_to(&world, &[answers, Answers::Accepts]);
+    for answers in [ConnectResult::Silence, ConnectResult::HangsUp] {
+        let world = DriverWorld::new();
+        leads_to(&world, &[answers, ConnectResult::Accepts]);
         let (client, mut driver) = world.client();
         drop(world.wait(&mut driver, client.lock("a").wait(ms(5_000)).acquire()).unwrap());
         let order: Vec<_> = tried(&world).into_iter().map(|(_, address)| address).collect();
@@ -130,8 +133,8 @@ fn address_that_accepts_and_does_not_reply_comes_last() {
 /// It answers `READONLY`, so it is not the one: the others come first at the next attempt.
 #[test]
 fn replica_address_comes_last() {
-    let world = World::new();
-    leads_to(&world, &[Answers::Accepts, Answers::Accepts, Answers::Accepts]);
+    let world = DriverWorld::new();
+    leads_to(&world, &[ConnectResult::Accepts, ConnectResult::Accepts, ConnectResult::Accepts]);
     world.with(|inner| inner.node.demote(Instant::ZERO));
     let (client, mut driver) = world.client();
     let mut waiting = client.lock("a").acquire();
@@ -149,12 +152,12 @@ fn replica_address_comes_last() {
 /// The wake connection uses the command connection's address, even if the name has another now.
 #[test]
 fn wake_connection_uses_command_address() {
-    let world = World::new();
-    leads_to(&world, &[Answers::Nothing, Answers::Accepts]);
+    let world = DriverWorld::new();
+    leads_to(&world, &[ConnectResult::Nothing, ConnectResult::Accepts]);
     let (client, mut driver) = world.client();
     drop(world.wait(&mut driver, client.lock("warm-up").acquire()).unwrap());
     tried(&world);
-    leads_to(&world, &[Answers::Accepts, Answers::Accepts]);
+    leads_to(&world, &[ConnectResult::Accepts, ConnectResult::Accepts]);
     let now = world.time();
     world.with(|inner| inner.node.insert(now, "a", "somebody", Some(TTL)));
     let mut waiting = client.lock("a").acquire();
@@ -165,8 +168,8 @@ fn wake_connection_uses_command_address() {
 
 #[test]
 fn ip_address_is_not_resolved() {
-    let world = World::new();
-    let mut node = World::config().nodes()[0].clone();
+    let world = DriverWorld::new();
+    let mut node = DriverWorld::config().nodes()[0].clone();
     node.target = lock_proto::Target::Tcp { host: "10.0.0.1".into(), port: 6379 };
     // The world knows no such name.
     let (client, mut driver) = world.client_with(1, redis::Config::new([node]));
@@ -178,11 +181,11 @@ fn ip_address_is_not_resolved() {
 #[cfg(feature = "tls-ring")]
 #[test]
 fn driver_sleeps_while_handshake_lasts() {
-    let world = World::new();
-    leads_to(&world, &[Answers::Accepts, Answers::Accepts]);
+    let world = DriverWorld::new();
+    leads_to(&world, &[ConnectResult::Accepts, ConnectResult::Accepts]);
     world.with(|inner| inner.silent = true);
     let authority = lock_testkit::Authority::new();
-    let (client, mut driver) = world.client_with(1, World::tls_config(&authority));
+    let (client, mut driver) = world.client_with(1, DriverWorld::tls_config(&authority));
     let mut waiting = client.lock("a").acquire();
     assert!(poll(&mut waiting).is_pending());
     // `settle` fails if the driver never rests.

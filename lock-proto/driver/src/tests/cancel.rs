@@ -1,12 +1,12 @@
 //! Dropping a future or a guard at every step leaves nothing behind.
 
-use super::world::{Task, World};
+use super::world::{DriverWorld, Task};
 use super::*;
 
 /// Takes `count` steps, and polls the future after each.
 fn steps<F: Future + Unpin>(
-    world: &World,
-    driver: &mut Task<Driver<World>>,
+    world: &DriverWorld,
+    driver: &mut Task<Driver<DriverWorld>>,
     future: &mut F,
     count: usize,
 ) -> Poll<F::Output> {
@@ -22,7 +22,7 @@ fn steps<F: Future + Unpin>(
 }
 
 /// Nothing is left: the key is gone without waiting for its TTL, and the lock can be taken at once.
-fn assert_clean(world: &World, client: &Client, driver: &mut Task<Driver<World>>, what: &str) {
+fn assert_clean(world: &DriverWorld, client: &Client, driver: &mut Task<Driver<DriverWorld>>, what: &str) {
     world.settle(driver);
     assert!(!world.has_key("a"), "{what}: the key is still there");
     let before = world.time();
@@ -40,7 +40,7 @@ const ENOUGH: usize = 40;
 fn acquisition_dropped_at_any_step_leaves_nothing() {
     let mut granted = 0;
     for count in 0..ENOUGH {
-        let world = World::new();
+        let world = DriverWorld::new();
         let (client, mut driver) = world.client();
         let mut acquiring = client.lock("a").ttl(TTL).acquire();
         let progress = steps(&world, &mut driver, &mut acquiring, count);
@@ -55,7 +55,7 @@ fn acquisition_dropped_at_any_step_leaves_nothing() {
 #[test]
 fn acquisition_on_open_connection_dropped_at_any_step_leaves_nothing() {
     for count in 0..12 {
-        let world = World::new();
+        let world = DriverWorld::new();
         let (client, mut driver) = world.client();
         drop(world.wait(&mut driver, client.lock("warm-up").acquire()).unwrap());
         world.settle(&mut driver);
@@ -68,7 +68,7 @@ fn acquisition_on_open_connection_dropped_at_any_step_leaves_nothing() {
 
 #[test]
 fn unclaimed_grant_is_released_with_dropped_future() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let mut acquiring = client.lock("a").ttl(TTL).acquire();
     assert!(poll(&mut acquiring).is_pending());
@@ -81,8 +81,8 @@ fn unclaimed_grant_is_released_with_dropped_future() {
 #[test]
 fn waiting_acquisition_dropped_at_any_step_leaves_nothing() {
     for count in 0..ENOUGH {
-        let world = World::new();
-        let (holder, mut first) = world.client_with(2, World::config());
+        let world = DriverWorld::new();
+        let (holder, mut first) = world.client_with(2, DriverWorld::config());
         let held = world.wait(&mut first, holder.lock("a").ttl(TTL).acquire()).unwrap();
         let (client, mut driver) = world.client();
         let mut acquiring = client.lock("a").ttl(TTL).acquire();
@@ -98,7 +98,7 @@ fn waiting_acquisition_dropped_at_any_step_leaves_nothing() {
 #[test]
 fn guard_dropped_during_renewal_leaves_nothing() {
     for count in 0..8 {
-        let world = World::new();
+        let world = DriverWorld::new();
         let (client, mut driver) = world.client();
         let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
         world.settle(&mut driver);
@@ -115,7 +115,7 @@ fn guard_dropped_during_renewal_leaves_nothing() {
 #[test]
 fn release_dropped_at_any_step_completes() {
     for count in 0..8 {
-        let world = World::new();
+        let world = DriverWorld::new();
         let (client, mut driver) = world.client();
         let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
         let mut releasing = guard.release();
@@ -128,7 +128,7 @@ fn release_dropped_at_any_step_completes() {
 #[test]
 fn extend_dropped_at_any_step_keeps_lock_and_leaves_nothing() {
     for count in 0..8 {
-        let world = World::new();
+        let world = DriverWorld::new();
         let (client, mut driver) = world.client();
         let lock = client.lock("a").ttl(TTL).renew(lock_proto::Renew::Manual);
         let guard = world.wait(&mut driver, lock.acquire()).unwrap();
@@ -145,7 +145,7 @@ fn extend_dropped_at_any_step_keeps_lock_and_leaves_nothing() {
 #[test]
 fn protected_work_dropped_at_any_step_leaves_nothing() {
     for count in 0..ENOUGH {
-        let world = World::new();
+        let world = DriverWorld::new();
         let (client, mut driver) = world.client();
         let lock = client.lock("a").ttl(TTL);
         let mut protected = Box::pin(async {
@@ -171,7 +171,7 @@ fn protected_work_dropped_at_any_step_leaves_nothing() {
 
 #[test]
 fn shutdown_completes_after_its_future_is_dropped() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
     {

@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 use std::thread;
 
-use super::world::World;
+use super::world::DriverWorld;
 use super::*;
 
 /// Whether a type has a trait, answered while the program runs, so that a test can say "no".
@@ -23,7 +23,7 @@ impl<T: Clone> Probe<T> {
 // H4
 #[test]
 fn catalogue_c7_guard_drop_works_on_any_thread_and_without_driver() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let lock = client.lock("a");
     let guard = world.wait(&mut driver, lock.acquire()).unwrap();
@@ -53,7 +53,7 @@ fn catalogue_c7_guard_drop_works_on_any_thread_and_without_driver() {
 // U1, U2
 #[test]
 fn catalogue_c7_shutdown_releases_dropped_guards() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guards: Vec<_> =
         ["a", "b", "c"].map(|name| world.wait(&mut driver, client.lock(name).acquire()).unwrap()).into();
@@ -69,7 +69,7 @@ fn catalogue_c7_shutdown_releases_dropped_guards() {
 // T3
 #[test]
 fn catalogue_l2_is_held_compares_clock_at_each_call() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
     let left = guard.remaining();
@@ -88,7 +88,7 @@ fn catalogue_l2_is_held_compares_clock_at_each_call() {
 // H4
 #[test]
 fn catalogue_u6_output_and_release_are_returned_separately() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
     let ended = world.clone();
@@ -105,7 +105,7 @@ fn catalogue_u6_output_and_release_are_returned_separately() {
 
 #[test]
 fn catalogue_x1_guard_moves_between_threads() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let mut acquiring = client.lock("a").acquire();
     assert!(poll(&mut acquiring).is_pending());
@@ -128,7 +128,7 @@ fn catalogue_x8_guard_is_not_clone() {
     const fn sends<T: Send + Sync>() {}
     sends::<Guard>();
 
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
     let (one, other) = (guard.observer(), guard.observer());

@@ -11,7 +11,7 @@ const HANG: Duration = Duration::from_secs(30);
 
 /// Locks until long after the file system hangs. Returns how many reads began while it hung, and
 /// how many in all.
-fn reads(world: &World, config: redis::Config) -> (usize, usize) {
+fn reads(world: &DriverWorld, config: redis::Config) -> (usize, usize) {
     world.with(|inner| inner.files_hang_until = Instant::ZERO + HANG);
     let (client, mut driver) = world.client_with(1, config);
     let mut waiting = client.lock("a").acquire();
@@ -29,7 +29,7 @@ fn password_file_that_hangs_is_read_once() {
     // P5
     let file = std::env::temp_dir().join("lock-proto-no-such-password");
     let url = alloc::format!("redis://app@node?password_file={}", file.display());
-    let (while_hanging, all) = reads(&World::new(), redis::Config::parse(&url).unwrap());
+    let (while_hanging, all) = reads(&DriverWorld::new(), redis::Config::parse(&url).unwrap());
     assert_eq!(while_hanging, 1);
     assert!(all > 3, "{all}");
 }
@@ -55,7 +55,7 @@ fn error_names_password_file_and_reason() {
 
 fn error_names(file: &str, why: &str) {
     let url = alloc::format!("redis://app@node?password_file={file}");
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client_with(1, redis::Config::parse(&url).unwrap());
     let mut waiting = client.lock("a").wait(Duration::from_secs(1)).acquire();
     let mut ping = Box::pin(client.ping());
@@ -74,10 +74,10 @@ fn error_names(file: &str, why: &str) {
 #[test]
 fn certificate_file_that_hangs_is_read_once() {
     // P5
-    let world = World::new();
+    let world = DriverWorld::new();
     world.with(|inner| inner.silent = true);
     let authority = lock_testkit::Authority::new();
-    let (while_hanging, all) = reads(&world, World::tls_config(&authority));
+    let (while_hanging, all) = reads(&world, DriverWorld::tls_config(&authority));
     assert_eq!(while_hanging, 1);
     assert!(all > 3, "{all}");
 }
@@ -86,12 +86,12 @@ fn certificate_file_that_hangs_is_read_once() {
 fn source_of_credentials_is_asked_if_store_is_set_later() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    let mut settings = Settings::from(World::config()).credentials(move |_| {
+    let mut settings = Settings::from(DriverWorld::config()).credentials(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
         async { Ok(Credentials::new("secret")) }
     });
-    settings.store = StoreSettings::Redis(World::config());
-    let world = World::new();
+    settings.store = StoreSettings::Redis(DriverWorld::config());
+    let world = DriverWorld::new();
     let (client, driver) = with_identity(world.clone(), settings, ClientId::from_bits(1), 7).unwrap();
     let mut driver = world::Task::new(driver);
     let mut waiting = client.lock("a").acquire();
@@ -114,7 +114,7 @@ fn error_names_invisible_parts_of_rejected_password() {
         ("wrong\n", ""),
     ] {
         std::fs::write(&file, content).unwrap();
-        let world = World::new();
+        let world = DriverWorld::new();
         world.with(|inner| inner.node = Node::new(Instant::ZERO, NodeConfig::new(1).password("secret")));
         let (client, mut driver) = world.client_with(1, redis::Config::parse(&url).unwrap());
         let error = world.wait(&mut driver, client.lock("a").wait(Duration::from_secs(1)).acquire()).unwrap_err();

@@ -2,14 +2,14 @@
 
 use core::cell::Cell;
 
-use super::world::{Task, World};
+use super::world::{DriverWorld, Task};
 use super::*;
 use crate::shared::Batch;
 use crate::ticket::{HoldState, Ticket};
 use lock_proto::LockId;
 use lock_proto::{Event, Renew};
 
-fn held(world: &World, renew: Renew) -> (Client, Task<Driver<World>>, Guard) {
+fn held(world: &DriverWorld, renew: Renew) -> (Client, Task<Driver<DriverWorld>>, Guard) {
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).renew(renew).acquire()).unwrap();
     world.settle(&mut driver);
@@ -18,7 +18,7 @@ fn held(world: &World, renew: Renew) -> (Client, Task<Driver<World>>, Guard) {
 
 #[test]
 fn held_lock_is_renewed() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     world.run(&mut driver, 5 * TTL);
     assert!(guard.is_held() && world.has_key("a"));
@@ -28,7 +28,7 @@ fn held_lock_is_renewed() {
 
 #[test]
 fn validity_expires_by_clock_without_driver() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, _driver, guard) = held(&world, Renew::Auto);
     let observer = guard.observer();
     let mut lost = Box::pin(guard.lost());
@@ -48,7 +48,7 @@ fn validity_expires_by_clock_without_driver() {
 fn guard_dropped_after_end_by_clock_was_lost() {
     // T2
     for releases in [false, true] {
-        let world = World::new();
+        let world = DriverWorld::new();
         let (_client, _driver, guard) = held(&world, Renew::Auto);
         let observer = guard.observer();
         world.pause(guard.remaining());
@@ -64,7 +64,7 @@ fn guard_dropped_after_end_by_clock_was_lost() {
 /// Regression: a leader that was asked to stop was remembered for a TTL after its release.
 #[test]
 fn released_holds_leave_no_alarms() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     for n in 0..4 {
         let guard = world.wait(&mut driver, client.lock("a").ttl(60 * TTL).acquire()).unwrap();
@@ -99,7 +99,7 @@ fn renewal_after_end_by_clock_reports_loss() {
 }
 
 /// The renewal leaves, and its answer lies in the socket.
-fn answer_renewal(world: &World, driver: &mut Task<Driver<World>>) {
+fn answer_renewal(world: &DriverWorld, driver: &mut Task<Driver<DriverWorld>>) {
     world.pause(TTL / 3);
     let calls = || world.with(|inner| inner.node.calls().values().sum::<u64>());
     let before = calls();
@@ -114,7 +114,7 @@ fn answer_renewal(world: &World, driver: &mut Task<Driver<World>>) {
 fn lock_is_renewed_after_suspend_before_acquisition() {
     // T4
     for suspended in [59, 60, 3_600].map(Duration::from_secs) {
-        let world = World::new();
+        let world = DriverWorld::new();
         let (client, mut driver, guard) = held(&world, Renew::Auto);
         let _ = world.wait(&mut driver, guard.release());
         // No timer is left of the time with a lock.
@@ -128,7 +128,7 @@ fn lock_is_renewed_after_suspend_before_acquisition() {
 
 #[test]
 fn wait_limit_holds_after_suspend() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver, _guard) = held(&world, Renew::Auto);
     world.suspend(Duration::from_millis(1_100));
     let mut waiting = Box::pin(client.lock("a").wait(Duration::from_millis(100)).acquire());
@@ -140,7 +140,7 @@ fn wait_limit_holds_after_suspend() {
 /// Cases L1 and K5: after a pause the loss is reported first, whatever the sockets hold.
 #[test]
 fn pause_past_ttl_reports_loss_before_queued_reply() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     answer_renewal(&world, &mut driver);
     world.pause(2 * TTL);
@@ -158,7 +158,7 @@ fn pause_past_ttl_reports_loss_before_queued_reply() {
 #[test]
 fn reply_in_socket_after_pause_renews_lock_on_same_connection() {
     // P6
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     answer_renewal(&world, &mut driver);
     let tried = world.with(|inner| inner.tried.len());
@@ -170,7 +170,7 @@ fn reply_in_socket_after_pause_renews_lock_on_same_connection() {
 
 #[test]
 fn expired_lock_is_never_held_again() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     world.pause(2 * TTL);
     assert!(!guard.is_held());
@@ -184,7 +184,7 @@ fn expired_lock_is_never_held_again() {
 
 #[test]
 fn protect_drops_work_if_key_is_gone() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     let observer = guard.observer();
     let dropped = Cell::new(false);
@@ -211,7 +211,7 @@ fn protect_drops_work_if_key_is_gone() {
 
 #[test]
 fn unreachable_server_puts_lock_at_risk_before_loss() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     let observer = guard.observer();
     let (mut risk, mut lost) = (Box::pin(observer.at_risk()), Box::pin(guard.lost()));
@@ -238,7 +238,7 @@ fn unreachable_server_puts_lock_at_risk_before_loss() {
 
 #[test]
 fn observer_completes_without_loss_after_guard_drop() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     let observer = guard.observer();
     let (mut lost, mut risk) = (Box::pin(observer.lost()), Box::pin(observer.at_risk()));
@@ -253,7 +253,7 @@ fn observer_completes_without_loss_after_guard_drop() {
 
 #[test]
 fn manual_lock_expires_unless_extended() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, mut driver, guard) = held(&world, Renew::Manual);
     world.run(&mut driver, TTL / 2);
     world.wait(&mut driver, guard.extend()).unwrap();
@@ -269,7 +269,7 @@ fn manual_lock_expires_unless_extended() {
 #[test]
 fn extend_is_not_answered_by_request_in_flight() {
     // H3
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     let number = guard.token().number;
     let mut earlier = Box::pin(guard.extend());
@@ -300,7 +300,7 @@ fn extend_is_not_answered_by_request_in_flight() {
 
 #[test]
 fn unconfirmed_extend_fails_or_reports_loss() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, mut driver, guard) = held(&world, Renew::Manual);
     let now = world.time();
     world.with(|inner| {
@@ -314,7 +314,7 @@ fn unconfirmed_extend_fails_or_reports_loss() {
 /// Requirement H5: an unclaimed offer is withdrawn. The future waits again when polled.
 #[test]
 fn unclaimed_grant_is_withdrawn() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let mut parked = client.lock("a").ttl(TTL).acquire();
     let mut once = client.lock("b").ttl(TTL).try_acquire();
@@ -330,7 +330,7 @@ fn unclaimed_grant_is_withdrawn() {
 
 #[test]
 fn completed_acquisition_acquires_nothing_more() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let mut acquiring = client.lock("a").ttl(TTL).acquire();
     drop(world.wait(&mut driver, &mut acquiring).unwrap());
@@ -343,7 +343,7 @@ fn completed_acquisition_acquires_nothing_more() {
 
 #[test]
 fn wait_limit_holds_after_withdrawn_grant() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let mut parked = client.lock("a").ttl(TTL).wait(TTL).acquire();
     assert!(poll(&mut parked).is_pending());
@@ -361,7 +361,7 @@ fn wait_limit_holds_after_withdrawn_grant() {
 #[test]
 fn wait_with_limit_compares_clock_after_pause() {
     // T2
-    let world = World::new();
+    let world = DriverWorld::new();
     let (_client, _driver, guard) = held(&world, Renew::Auto);
     let lost = std::thread::scope(|scope| {
         scope.spawn(|| world.pause(2 * TTL));

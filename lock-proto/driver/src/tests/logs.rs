@@ -10,7 +10,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-use super::world::{Answers, Task, Wakes, address};
+use super::world::{ConnectResult, Task, Wakes, address};
 use super::*;
 use lock_proto::Credentials;
 use lock_sim::redis::{Node, NodeConfig};
@@ -19,9 +19,9 @@ use lock_sim::redis::{Node, NodeConfig};
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<(Level, String)>>>);
 
-struct Line(String);
+struct LogLine(String);
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.0 += &match field.name() {
             "message" => format!("{value:?} "),
@@ -40,7 +40,7 @@ impl Subscriber for Log {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line(String::new());
+        let mut line = LogLine(String::new());
         event.record(&mut line);
         locked(&self.0).push((*event.metadata().level(), line.0));
     }
@@ -53,7 +53,7 @@ impl Subscriber for Log {
 
 impl Log {
     /// Runs the driver for a while. Returns the lines.
-    fn of(world: &World, driver: &mut Task<Driver<World>>, time: Duration) -> Vec<(Level, String)> {
+    fn of(world: &DriverWorld, driver: &mut Task<Driver<DriverWorld>>, time: Duration) -> Vec<(Level, String)> {
         // Of a single subscriber, `tracing` asks only the thread that reaches a line first. That
         // may be another test, which has none: the line would then be off for all.
         static OTHERS: OnceLock<[Dispatch; 2]> = OnceLock::new();
@@ -71,7 +71,7 @@ fn count(lines: &[(Level, String)], level: Level, text: &str) -> usize {
 
 /// Waits for a lock of a server that is never usable. Returns the lines of ten seconds, except
 /// those about the wait.
-fn waiting(world: &World, settings: impl Into<Settings>) -> Vec<(Level, String)> {
+fn waiting(world: &DriverWorld, settings: impl Into<Settings>) -> Vec<(Level, String)> {
     let (client, driver) = with_identity(world.clone(), settings.into(), ClientId::from_bits(1), 7).unwrap();
     let mut driver = Task::new(driver);
     let mut waiting = client.lock("a").acquire();
@@ -83,7 +83,7 @@ fn waiting(world: &World, settings: impl Into<Settings>) -> Vec<(Level, String)>
     lines
 }
 
-fn leads_to(world: &World, answers: Answers) {
+fn leads_to(world: &DriverWorld, answers: ConnectResult) {
     world.with(|inner| inner.addresses = [(address(1), answers)].into());
 }
 
@@ -91,16 +91,16 @@ fn leads_to(world: &World, answers: Answers) {
 #[test]
 fn server_that_does_not_work_is_one_warning_with_reason() {
     for (answers, reason) in [
-        (Answers::SpeaksHttp, "it speaks HTTP/1"),
-        (Answers::Silence, "did not answer in time"),
-        (Answers::HangsUp, "does it expect TLS"),
-        (Answers::Nothing, "did not answer in time"),
-        (Answers::Refuses, "refused the connection"),
-        (Answers::IsFull, "max number of clients reached"),
+        (ConnectResult::SpeaksHttp, "it speaks HTTP/1"),
+        (ConnectResult::Silence, "did not answer in time"),
+        (ConnectResult::HangsUp, "does it expect TLS"),
+        (ConnectResult::Nothing, "did not answer in time"),
+        (ConnectResult::Refuses, "refused the connection"),
+        (ConnectResult::IsFull, "max number of clients reached"),
     ] {
-        let world = World::new();
+        let world = DriverWorld::new();
         leads_to(&world, answers);
-        let lines = waiting(&world, World::config());
+        let lines = waiting(&world, DriverWorld::config());
         assert_eq!(count(&lines, Level::INFO, ""), 0, "{lines:#?}");
         let warnings = ["cannot connect, retrying", "connection lost"].map(|text| count(&lines, Level::WARN, text));
         assert_eq!(warnings, [1, 0], "{lines:#?}");
@@ -114,12 +114,12 @@ fn missing_credentials_are_one_warning_with_reason() {
     // N19
     let file = std::env::temp_dir().join("lock-proto-no-such-password");
     let url = format!("redis://app@node?password_file={}", file.display());
-    let fails = Settings::from(World::config()).credentials(|_| async { Err("the vault is sealed".into()) });
+    let fails = Settings::from(DriverWorld::config()).credentials(|_| async { Err("the vault is sealed".into()) });
     for (settings, reason) in [
         (redis::Config::parse(&url).unwrap().into(), file.display().to_string()),
         (fails, "the vault is sealed".to_string()),
     ] {
-        let lines = waiting(&World::new(), settings);
+        let lines = waiting(&DriverWorld::new(), settings);
         assert_eq!(count(&lines, Level::INFO, ""), 0, "{lines:#?}");
         let warnings = ["no credentials conn", "cannot connect, retrying"].map(|text| count(&lines, Level::WARN, text));
         assert_eq!(warnings, [1, 1], "{lines:#?}");
@@ -131,9 +131,9 @@ fn missing_credentials_are_one_warning_with_reason() {
 #[test]
 fn rejected_credentials_are_one_warning_with_reason() {
     // N19
-    let world = World::new();
+    let world = DriverWorld::new();
     world.with(|inner| inner.node = Node::new(Instant::ZERO, NodeConfig::new(1).password("secret")));
-    let settings = Settings::from(World::config()).credentials(|_| async { Ok(Credentials::new("wrong")) });
+    let settings = Settings::from(DriverWorld::config()).credentials(|_| async { Ok(Credentials::new("wrong")) });
     let (client, driver) = with_identity(world.clone(), settings, ClientId::from_bits(1), 7).unwrap();
     let mut driver = Task::new(driver);
     let mut lines = Vec::new();
@@ -151,7 +151,7 @@ fn rejected_credentials_are_one_warning_with_reason() {
 
 #[test]
 fn failure_after_success_is_warning_again() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let mut waiting = client.lock("a").acquire();
     for round in 0..2 {
@@ -172,7 +172,7 @@ fn failure_after_success_is_warning_again() {
 /// A process that is stopped: its kernel still accepts connections.
 #[test]
 fn server_that_stops_is_lost_once() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let _guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
     world.with(|inner| inner.silent = true);
@@ -191,7 +191,7 @@ fn server_that_stops_is_lost_once() {
 #[test]
 fn many_log_lines_hold_up_neither_driver_nor_watchers() {
     // D6
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let names = (0..300).map(|n| n.to_string());
     let guards: Vec<_> =
@@ -220,7 +220,7 @@ fn many_log_lines_hold_up_neither_driver_nor_watchers() {
 fn wait_for_own_client_is_one_warning() {
     // D9
     const WARNING: &str = "waiting for this client itself";
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
     let mut nested = [client.lock("a").acquire(), client.lock("a").acquire()];
@@ -249,7 +249,7 @@ fn wait_for_own_client_is_one_warning() {
 
 #[test]
 fn client_is_named_in_log_errors_and_values() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let mut waiting = client.lock("a").acquire();
     assert!(poll(&mut waiting).is_pending());

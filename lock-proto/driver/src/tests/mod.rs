@@ -33,7 +33,7 @@ use lock_proto::Instant;
 use lock_proto::redis;
 use lock_proto::{Answer, Cause, Loss, Release};
 use lock_proto::{Invalid, Misuse};
-use world::World;
+use world::DriverWorld;
 
 const TTL: Duration = Duration::from_secs(6);
 
@@ -43,7 +43,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 
 #[test]
 fn acquire_sets_key_and_release_deletes_it() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
     assert_eq!(guard.name(), b"a");
@@ -61,7 +61,7 @@ fn acquire_sets_key_and_release_deletes_it() {
 
 #[test]
 fn invalid_name_fails_at_first_poll() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, _driver) = world.client();
     let error = match poll(&mut client.lock("").acquire()) {
         Poll::Ready(Err(error)) => error,
@@ -72,7 +72,7 @@ fn invalid_name_fails_at_first_poll() {
 
 #[test]
 fn try_acquire_reports_busy() {
-    let world = World::new();
+    let world = DriverWorld::new();
     world.with(|inner| inner.node.insert(Instant::ZERO, "a", "somebody", Some(TTL)));
     let (client, mut driver) = world.client();
     let error = world.wait(&mut driver, client.lock("a").try_acquire()).unwrap_err();
@@ -82,7 +82,7 @@ fn try_acquire_reports_busy() {
 
 #[test]
 fn refused_connection_is_reported_and_retried() {
-    let world = World::new();
+    let world = DriverWorld::new();
     world.with(|inner| inner.down = true);
     let (client, mut driver) = world.client();
     let error = world.wait(&mut driver, client.lock("a").wait(Duration::from_secs(1)).acquire()).unwrap_err();
@@ -95,7 +95,7 @@ fn refused_connection_is_reported_and_retried() {
 
 #[test]
 fn partial_reads_and_writes_are_handled() {
-    let world = World::new();
+    let world = DriverWorld::new();
     world.with(|inner| inner.max_write = 7);
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
@@ -104,7 +104,7 @@ fn partial_reads_and_writes_are_handled() {
 
 #[test]
 fn waiters_of_one_client_are_served_in_order() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let lock = client.lock("a");
     let first = world.wait(&mut driver, lock.acquire()).unwrap();
@@ -126,7 +126,7 @@ fn waiters_of_one_client_are_served_in_order() {
 /// A call expires the wait of another acquisition and gets its slot. The other is notified.
 #[test]
 fn timed_out_waiter_is_woken_by_another_call() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let _held = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
     let mut waiting = client.lock("a").wait(Duration::from_secs(1)).acquire();
@@ -148,7 +148,7 @@ fn timed_out_waiter_is_woken_by_another_call() {
 
 #[test]
 fn many_calls_wake_the_driver_once() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     drop(world.wait(&mut driver, client.lock("warm-up").acquire()).unwrap());
     world.settle(&mut driver);
@@ -162,7 +162,7 @@ fn many_calls_wake_the_driver_once() {
 
 #[test]
 fn shutdown_releases_holds_and_fails_waiters() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
     let mut waiting = client.lock("a").acquire();
@@ -186,7 +186,7 @@ fn shutdown_releases_holds_and_fails_waiters() {
 /// The shutdown has begun the release itself.
 #[test]
 fn release_during_shutdown_waits_for_its_outcome() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
     let mut shutdown = Box::pin(client.shutdown(Duration::from_secs(1)));
@@ -199,7 +199,7 @@ fn release_during_shutdown_waits_for_its_outcome() {
 
 #[test]
 fn shutdown_counts_unreleased_lock_if_server_is_unreachable() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let _guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
     let now = world.time();
@@ -213,7 +213,7 @@ fn shutdown_counts_unreleased_lock_if_server_is_unreachable() {
 
 #[test]
 fn driver_ends_with_last_handle() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
     drop(client.clone());
@@ -229,7 +229,7 @@ fn driver_ends_with_last_handle() {
 
 #[test]
 fn dropped_driver_ends_guards_waiters_and_releases() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
     let other = world.wait(&mut driver, client.lock("b").acquire()).unwrap();
@@ -256,7 +256,7 @@ fn dropped_driver_ends_guards_waiters_and_releases() {
 /// Tasks are woken a few at a time; a driver that is dropped in between wakes the others as well.
 #[test]
 fn driver_dropped_between_wakes_wakes_remaining_tasks() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let mut tasks: Vec<_> = (0..20u8).map(|n| (client.lock([n]).acquire(), Arc::default())).collect();
     for (acquiring, woken) in &mut tasks {
@@ -284,11 +284,11 @@ impl Wake for Owning {
 
 #[test]
 fn waker_may_own_guard() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let owning = |name: &str| {
         let mut acquiring = client.lock(name).acquire();
-        move |world: &World, driver: &mut _| {
+        move |world: &DriverWorld, driver: &mut _| {
             let guard = world.wait(driver, &mut acquiring).unwrap();
             Waker::from(Arc::new(Owning(Mutex::new(Some(guard)))))
         }
@@ -323,7 +323,7 @@ fn waker_may_own_guard() {
 fn replaced_waker_of_watcher_may_own_watched_guard() {
     let (done, is_done) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
-        let world = World::new();
+        let world = DriverWorld::new();
         let (client, mut driver) = world.client();
         let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
         let observer = guard.observer();
@@ -342,7 +342,7 @@ fn replaced_waker_of_watcher_may_own_watched_guard() {
 
 /// A host whose clock fails once, under the driver's mutex.
 #[derive(Clone)]
-struct Faulty(World, Arc<AtomicBool>);
+struct Faulty(DriverWorld, Arc<AtomicBool>);
 
 impl Clock for Faulty {
     fn now(&self) -> Instant {
@@ -377,10 +377,10 @@ impl Host for Faulty {
 
 #[test]
 fn panic_in_one_call_does_not_poison_client() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let broken = Arc::new(AtomicBool::new(false));
     let host = Faulty(world.clone(), Arc::clone(&broken));
-    let (client, driver) = connect(host, World::config()).unwrap();
+    let (client, driver) = connect(host, DriverWorld::config()).unwrap();
     let mut driver = world::Task::new(driver);
     let mut acquiring = client.lock("a").acquire();
     assert!(poll(&mut acquiring).is_pending());
@@ -395,7 +395,7 @@ fn panic_in_one_call_does_not_poison_client() {
 /// The copy of a client in a forked process does nothing under the parent's identity.
 #[test]
 fn forked_child_acquires_nothing_and_sends_nothing() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
     let mut waiting = client.lock("a").acquire();
@@ -426,7 +426,7 @@ fn forked_child_acquires_nothing_and_sends_nothing() {
 /// Another thread was inside the client at the fork, so the child's copy of the mutex stays locked.
 #[test]
 fn forked_child_does_not_wait_for_mutex() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
     let released = world.wait(&mut driver, client.lock("b").ttl(TTL).acquire()).unwrap();
@@ -455,14 +455,14 @@ fn forked_child_does_not_wait_for_mutex() {
 #[test]
 fn value_of_candidate_is_copied() {
     let owner: Arc<[u8]> = b"value"[..].into();
-    let (client, _driver) = World::new().client();
+    let (client, _driver) = DriverWorld::new().client();
     let _campaign = client.election("e").campaign(::bytes::Bytes::from_owner(Arc::clone(&owner)));
     assert_eq!(Arc::strong_count(&owner), 1);
 }
 
 #[test]
 fn shutdown_that_began_before_fork_ends_in_child() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let _guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
     let shared = Arc::clone(&client.owner.shared);
@@ -479,8 +479,8 @@ fn shutdown_that_began_before_fork_ends_in_child() {
 
 #[test]
 fn debug_output_hides_secrets() {
-    let world = World::new();
-    let mut config = World::config();
+    let world = DriverWorld::new();
+    let mut config = DriverWorld::config();
     let mut node = config.nodes()[0].clone();
     node.login.password = Some(lock_proto::Secret::new("hunter2"));
     config = redis::Config::new([node]);

@@ -54,13 +54,13 @@ fn poll_with<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(waker))
 }
 
-fn hold(world: &World, driver: &mut world::Task<Driver<World>>, client: &Client, name: &str) -> Guard {
+fn hold(world: &DriverWorld, driver: &mut world::Task<Driver<DriverWorld>>, client: &Client, name: &str) -> Guard {
     world.wait(driver, client.lock(name).ttl(TTL).acquire()).unwrap()
 }
 
 #[test]
 fn panicking_waker_leaves_no_other_task_asleep() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let mut first = client.lock("first").acquire();
     let mut others: Vec<_> = (0..20u8).map(|n| (client.lock([n]).acquire(), Arc::<Wakes>::default())).collect();
@@ -76,7 +76,8 @@ fn panicking_waker_leaves_no_other_task_asleep() {
 /// Regression: no later call woke the driver.
 #[test]
 fn driver_is_woken_again_after_panic_of_its_waker() {
-    let (client, driver) = with_identity(World::new(), World::config().into(), ClientId::from_bits(1), 7).unwrap();
+    let (client, driver) =
+        with_identity(DriverWorld::new(), DriverWorld::config().into(), ClientId::from_bits(1), 7).unwrap();
     let (waker, mut driver) = (Arc::<PanicsOnce>::default(), pin!(driver));
     assert!(poll_with(driver.as_mut(), &Arc::clone(&waker).into()).is_pending());
     let mut waiting = ["a", "b", "c"].map(|name| client.lock(name).acquire());
@@ -86,7 +87,7 @@ fn driver_is_woken_again_after_panic_of_its_waker() {
 
 #[test]
 fn panicking_waker_of_watcher_leaves_others_notified() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = hold(&world, &mut driver, &client, "a");
     let observer = guard.observer();
@@ -116,7 +117,7 @@ fn panicking_waker_of_watcher_leaves_others_notified() {
 
 #[test]
 fn panicking_subscriber_hides_no_loss() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = hold(&world, &mut driver, &client, "a");
     let other = hold(&world, &mut driver, &client, "b");
@@ -134,7 +135,7 @@ fn panicking_subscriber_hides_no_loss() {
 /// A second panic, in a destructor, would abort the process.
 #[test]
 fn driver_dropped_by_panic_reports_losses_to_panicking_subscriber() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guards = ["a", "b"].map(|name| hold(&world, &mut driver, &client, name));
     let unwound = std::panic::catch_unwind(AssertUnwindSafe(|| {
@@ -160,8 +161,8 @@ fn panic_while_connections_are_dropped_leaves_nobody_asleep() {
         }
     }
 
-    let world = World::new();
-    let settings = Settings::from(World::config()).credentials(|_| {
+    let world = DriverWorld::new();
+    let settings = Settings::from(DriverWorld::config()).credentials(|_| {
         let fails = Fails;
         async move {
             let _fails = fails;
@@ -191,7 +192,7 @@ fn panicking_source_of_credentials_is_asked_again() {
     for in_future in [false, true] {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
-        let settings = Settings::from(World::config()).credentials(move |_| {
+        let settings = Settings::from(DriverWorld::config()).credentials(move |_| {
             let panics = count.fetch_add(1, Ordering::SeqCst) == 1;
             assert!(!panics || in_future, "a source of credentials");
             async move {
@@ -199,7 +200,7 @@ fn panicking_source_of_credentials_is_asked_again() {
                 Ok(Credentials::new("secret").valid_for(Duration::from_secs(60)))
             }
         });
-        let world = World::new();
+        let world = DriverWorld::new();
         world.with(|inner| inner.node = Node::new(Instant::ZERO, NodeConfig::new(1).password("secret")));
         let (client, driver) = with_identity(world.clone(), settings, ClientId::from_bits(1), 7).unwrap();
         let mut driver = world::Task::new(driver);

@@ -11,7 +11,7 @@ use super::*;
 fn missing_thread_is_an_error_with_its_cause() {
     // D6
     let builder = Builder::new().stack_size(usize::MAX / 4);
-    let error = thread::spawn(builder, World::new(), World::config().into(), drop).unwrap_err();
+    let error = thread::spawn(builder, DriverWorld::new(), DriverWorld::config().into(), drop).unwrap_err();
     assert!(matches!(error, ConnectError::Thread(_)), "{error:?}");
     let cause = error.source().unwrap().to_string();
     assert!(error.to_string().starts_with("no thread") && error.to_string().ends_with(&cause), "{error}");
@@ -64,7 +64,7 @@ fn thread_ends_with_last_handle() {
     // D6
     let ended = Arc::new(AtomicBool::new(false));
     let at_end = Arc::clone(&ended);
-    let client = connect_on_thread(World::new(), World::config(), move |driver| {
+    let client = connect_on_thread(DriverWorld::new(), DriverWorld::config(), move |driver| {
         let mut driver = world::Task::new(driver);
         while !driver.is_done() {
             driver.poll();
@@ -81,9 +81,9 @@ fn thread_ends_with_last_handle() {
 #[test]
 fn drop_leaves_wake_up_of_next_waiter_to_driver() {
     // D6
-    let world = World::new();
+    let world = DriverWorld::new();
     // Without fencing, a lock is handed over without the server.
-    let (client, mut driver) = world.client_with(1, World::config().fencing(false));
+    let (client, mut driver) = world.client_with(1, DriverWorld::config().fencing(false));
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
     world.settle(&mut driver);
     let woken = Arc::<Wakes>::default();
@@ -103,7 +103,7 @@ fn drop_leaves_wake_up_of_next_waiter_to_driver() {
 /// A driver that ends has nobody left to do it.
 #[test]
 fn end_of_driver_wakes_waiters_of_dropped_guard() {
-    let world = World::new();
+    let world = DriverWorld::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
     let woken = Arc::<Wakes>::default();
@@ -120,7 +120,7 @@ fn end_of_driver_wakes_waiters_of_dropped_guard() {
 /// Regression: nobody had shut the client down.
 #[test]
 fn error_after_end_of_runtime_names_it() {
-    let world = World::new();
+    let world = DriverWorld::new();
     for ends in [true, false] {
         let (client, mut driver) = world.client();
         let mut waiting = client.lock("a").acquire();

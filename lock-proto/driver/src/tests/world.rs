@@ -28,16 +28,16 @@ use lock_sim::redis::{Node, NodeConfig};
 
 /// The server, the clock and the connections.
 #[derive(Clone)]
-pub(super) struct World(Arc<Shared>);
+pub(super) struct DriverWorld(Arc<WorldState>);
 
-struct Shared {
+struct WorldState {
     now: AtomicU64,
     /// How long timers have stood still.
     suspended: AtomicU64,
-    inner: Mutex<Inner>,
+    inner: Mutex<WorldParts>,
 }
 
-pub(super) struct Inner {
+pub(super) struct WorldParts {
     pub(super) node: Node,
     pub(super) down: bool,
     /// The server accepts connections, and reads nothing.
@@ -45,7 +45,7 @@ pub(super) struct Inner {
     /// How many bytes a socket takes at a time.
     pub(super) max_write: usize,
     /// The addresses of the server's name, and what comes of connecting to each.
-    pub(super) addresses: Vec<(SocketAddr, Answers)>,
+    pub(super) addresses: Vec<(SocketAddr, ConnectResult)>,
     /// How long the name server takes to answer, and how often it was asked.
     pub(super) resolver_takes: Duration,
     pub(super) resolutions: usize,
@@ -59,13 +59,13 @@ pub(super) struct Inner {
     /// Every sleep that the driver requested.
     pub(super) slept: Vec<Duration>,
     sleeps: Vec<(Instant, Waker)>,
-    wires: BTreeMap<u64, Wire>,
+    wires: BTreeMap<u64, TestSocket>,
     serial: u64,
 }
 
 /// Result of an attempt to connect.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answers {
+pub(super) enum ConnectResult {
     Accepts,
     AcceptsAfter(Duration),
     Refuses,
@@ -87,7 +87,7 @@ pub(super) const fn address(n: u8) -> SocketAddr {
 }
 
 /// An attempt to connect.
-struct Begun(World);
+struct Begun(DriverWorld);
 
 impl Drop for Begun {
     fn drop(&mut self) {
@@ -96,7 +96,7 @@ impl Drop for Begun {
 }
 
 #[derive(Default)]
-struct Wire {
+struct TestSocket {
     to_node: Vec<u8>,
     to_client: Vec<u8>,
     /// The server does not read it.
@@ -107,21 +107,21 @@ struct Wire {
     writer: Option<Waker>,
 }
 
-impl Inner {
+impl WorldParts {
     pub(super) fn open(&self) -> usize {
         self.wires.values().filter(|wire| !wire.hung_up).count()
     }
 }
 
-impl World {
+impl DriverWorld {
     pub(super) fn new() -> Self {
         let node = Node::new(Instant::ZERO, NodeConfig::new(1));
-        let inner = Inner {
+        let inner = WorldParts {
             node,
             down: false,
             silent: false,
             max_write: usize::MAX,
-            addresses: [(address(1), Answers::Accepts)].into(),
+            addresses: [(address(1), ConnectResult::Accepts)].into(),
             resolver_takes: Duration::ZERO,
             resolutions: 0,
             files_hang_until: Instant::ZERO,
@@ -133,7 +133,7 @@ impl World {
             wires: BTreeMap::new(),
             serial: 0,
         };
-        Self(Arc::new(Shared { now: AtomicU64::new(0), suspended: AtomicU64::new(0), inner: Mutex::new(inner) }))
+        Self(Arc::new(WorldState { now: AtomicU64::new(0), suspended: AtomicU64::new(0), inner: Mutex::new(inner) }))
     }
 
     pub(super) fn config() -> Config {
@@ -168,7 +168,7 @@ impl World {
         Instant::from_nanos(self.0.now.load(Ordering::SeqCst))
     }
 
-    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Inner) -> R) -> R {
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut WorldParts) -> R) -> R {
         work(&mut locked(&self.0.inner))
     }
 
@@ -211,7 +211,7 @@ impl World {
         {
             let mut inner = locked(&self.0.inner);
             let now = self.time();
-            let Inner { node, wires, silent, .. } = &mut *inner;
+            let WorldParts { node, wires, silent, .. } = &mut *inner;
             if node.next_deadline().is_some_and(|deadline| deadline <= now) {
                 node.handle_timeout(now);
             }
@@ -293,7 +293,7 @@ impl World {
     }
 }
 
-impl Clock for World {
+impl Clock for DriverWorld {
     fn now(&self) -> Instant {
         self.time()
     }
@@ -301,7 +301,7 @@ impl Clock for World {
 
 pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-impl Host for World {
+impl Host for DriverWorld {
     type Clock = Self;
     type Stream = Socket;
     type Resolve = Boxed<io::Result<Vec<SocketAddr>>>;
@@ -337,14 +337,18 @@ impl Host for World {
         Box::pin(async move {
             let _begun = begun;
             let answers = world.with(|inner| {
-                let of = |(own, _): &&(SocketAddr, Answers)| Address::Tcp(*own) == address;
-                inner.addresses.iter().find(of).map_or(Answers::Refuses, |(_, answers)| *answers)
+                let of = |(own, _): &&(SocketAddr, ConnectResult)| Address::Tcp(*own) == address;
+                inner.addresses.iter().find(of).map_or(ConnectResult::Refuses, |(_, answers)| *answers)
             });
             match answers {
-                Answers::Accepts | Answers::Silence | Answers::HangsUp | Answers::SpeaksHttp | Answers::IsFull => {}
-                Answers::AcceptsAfter(time) => world.sleep(time).await,
-                Answers::Refuses => return Err(io::ErrorKind::ConnectionRefused.into()),
-                Answers::Nothing => core::future::pending().await,
+                ConnectResult::Accepts
+                | ConnectResult::Silence
+                | ConnectResult::HangsUp
+                | ConnectResult::SpeaksHttp
+                | ConnectResult::IsFull => {}
+                ConnectResult::AcceptsAfter(time) => world.sleep(time).await,
+                ConnectResult::Refuses => return Err(io::ErrorKind::ConnectionRefused.into()),
+                ConnectResult::Nothing => core::future::pending().await,
             }
             let now = world.time();
             let id = world.with(|inner| {
@@ -354,20 +358,20 @@ impl Host for World {
                 inner.serial += 1;
                 inner.node.handle_connected(now, inner.serial);
                 let closing = match answers {
-                    Answers::HangsUp => Some(""),
-                    Answers::SpeaksHttp => Some("HTTP/1.1 400 Bad Request\r\n\r\n"),
-                    Answers::IsFull => Some("-ERR max number of clients reached\r\n"),
-                    Answers::Accepts
-                    | Answers::AcceptsAfter(_)
-                    | Answers::Refuses
-                    | Answers::Nothing
-                    | Answers::Silence => None,
+                    ConnectResult::HangsUp => Some(""),
+                    ConnectResult::SpeaksHttp => Some("HTTP/1.1 400 Bad Request\r\n\r\n"),
+                    ConnectResult::IsFull => Some("-ERR max number of clients reached\r\n"),
+                    ConnectResult::Accepts
+                    | ConnectResult::AcceptsAfter(_)
+                    | ConnectResult::Refuses
+                    | ConnectResult::Nothing
+                    | ConnectResult::Silence => None,
                 };
-                let wire = Wire {
+                let wire = TestSocket {
                     to_client: closing.unwrap_or_default().into(),
-                    ignored: closing.is_some() || answers == Answers::Silence,
+                    ignored: closing.is_some() || answers == ConnectResult::Silence,
                     closed: closing.is_some(),
-                    ..Wire::default()
+                    ..TestSocket::default()
                 };
                 inner.wires.insert(inner.serial, wire);
                 Ok(inner.serial)
@@ -405,12 +409,12 @@ impl Host for World {
 }
 
 pub(super) struct Socket {
-    world: World,
+    world: DriverWorld,
     id: u64,
 }
 
 impl Socket {
-    fn with_wire<R>(&self, work: impl FnOnce(&mut Wire, usize) -> R) -> Option<R> {
+    fn with_wire<R>(&self, work: impl FnOnce(&mut TestSocket, usize) -> R) -> Option<R> {
         self.world.with(|inner| Some(work(inner.wires.get_mut(&self.id)?, inner.max_write)))
     }
 }

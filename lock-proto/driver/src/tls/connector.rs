@@ -20,7 +20,7 @@ use rustls::{ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, Wants
 use super::super::connect::ConnectError;
 use super::error::TlsError;
 use super::insecure::AcceptAny;
-use super::session::Session;
+use super::session::TlsSession;
 use crate::file::read_file;
 use lock_proto::{Tls, TlsFault};
 
@@ -138,10 +138,10 @@ impl Connector {
     /// # Errors
     ///
     /// rustls does not accept the configuration.
-    pub fn session(&self) -> Result<Session, TlsError> {
+    pub fn session(&self) -> Result<TlsSession, TlsError> {
         let tls = ClientConnection::new(Arc::clone(&self.config), self.server_name.clone())?;
         let has_identity = self.tls.identity.is_some() || self.settings.config.is_some();
-        Ok(Session::new(tls, self.settings.http2, has_identity))
+        Ok(TlsSession::new(tls, self.settings.http2, has_identity))
     }
 }
 
@@ -253,11 +253,11 @@ fn of_files(tls: &Tls, files: &Files<'_>, settings: &TlsSettings) -> Result<Clie
     builder.with_client_auth_cert(chain, private).map_err(|error| key.wrong(&error))
 }
 
-type Builder = ConfigBuilder<ClientConfig, WantsVerifier>;
+type TlsConfigBuilder = ConfigBuilder<ClientConfig, WantsVerifier>;
 type Trusting = ConfigBuilder<ClientConfig, WantsClientCert>;
 
 fn new_builder(
-    trust: impl FnOnce(Builder, Arc<CryptoProvider>) -> Result<Trusting, ConnectError>,
+    trust: impl FnOnce(TlsConfigBuilder, Arc<CryptoProvider>) -> Result<Trusting, ConnectError>,
 ) -> Result<Trusting, ConnectError> {
     let provider = Arc::new(provider().ok_or(ConnectError::MissingFeature { feature: "tls" })?);
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();

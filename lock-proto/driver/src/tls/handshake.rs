@@ -11,7 +11,7 @@ use super::connector::{Connector, closed};
 use super::stream::TlsStream;
 
 /// One handshake.
-pub(in super::super) enum Handshake<H: Host> {
+pub(in super::super) enum TlsHandshake<H: Host> {
     /// The files of the connector are read again.
     Reading {
         files: Vec<(Box<str>, Reading)>,
@@ -23,7 +23,7 @@ pub(in super::super) enum Handshake<H: Host> {
     Ended,
 }
 
-impl<H: Host> Handshake<H> {
+impl<H: Host> TlsHandshake<H> {
     pub(in super::super) fn new(host: &H, connector: &Connector, reads: &mut Reads, stream: H::Stream) -> Self {
         let files: Vec<_> = connector.files().map(|path| reads.read(host, path)).collect();
         Self::Reading { contents: Vec::with_capacity(files.len()), files, stream }

@@ -16,7 +16,7 @@ mod tests;
 pub use connector::Connector;
 pub(super) use connector::TlsSettings;
 pub use error::TlsError;
-pub use session::{Plaintext, Session};
+pub use session::{Plaintext, TlsSession};
 
-pub(super) use handshake::Handshake;
+pub(super) use handshake::TlsHandshake;
 pub(super) use stream::TlsStream;

@@ -16,7 +16,7 @@ use lock_proto::TlsFault;
 /// Nothing that is written leaves before the server is verified. Give it what arrives by
 /// [`handle_received`](Self::handle_received), send what [`outgoing`](Self::outgoing) has, also
 /// after an error: it may be an alert for the peer.
-pub struct Session {
+pub struct TlsSession {
     tls: ClientConnection,
     pub(super) outgoing: Vec<u8>,
     consumed: usize,
@@ -26,7 +26,7 @@ pub struct Session {
     failed: Option<TlsError>,
 }
 
-/// What [`Session::read`] has found.
+/// What [`TlsSession::read`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Plaintext {
@@ -38,7 +38,7 @@ pub enum Plaintext {
     Closed,
 }
 
-impl Session {
+impl TlsSession {
     pub(super) fn new(tls: ClientConnection, needs_http2: bool, has_identity: bool) -> Self {
         let (outgoing, consumed, verified, failed) = (Vec::new(), 0, false, None);
         let mut session = Self { tls, outgoing, consumed, needs_http2, has_identity, verified, failed };
@@ -158,7 +158,7 @@ impl Session {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for TlsSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("verified", &self.verified).finish_non_exhaustive()
     }

@@ -8,7 +8,7 @@ use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite};
 
-use super::session::{Plaintext, Session};
+use super::session::{Plaintext, TlsSession};
 
 /// Size of the buffer for bytes of the peer: a record and its overhead.
 const BUFFER: usize = 17 * 1024;
@@ -20,7 +20,7 @@ const READS: usize = 16;
 // N7
 pub(in super::super) struct TlsStream<S> {
     stream: S,
-    session: Session,
+    session: TlsSession,
     received: Box<[u8]>,
     /// The part of `received` that the session has not taken.
     from: usize,
@@ -30,7 +30,7 @@ pub(in super::super) struct TlsStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
-    pub(super) fn new(stream: S, session: Session) -> Self {
+    pub(super) fn new(stream: S, session: TlsSession) -> Self {
         Self { stream, session, received: vec![0; BUFFER].into(), from: 0, to: 0, unflushed: false }
     }
 

@@ -16,16 +16,16 @@ use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig, ServerCon
 
 use super::insecure::AcceptAny;
 use super::session::Plaintext;
-use super::{Connector, Session, TlsError, TlsSettings};
+use super::{Connector, TlsError, TlsSession, TlsSettings};
 use lock_proto::{Tls, TlsFault};
 
-struct Rig {
+struct TlsRig {
     authority: Authority,
     server: Arc<ServerConfig>,
     tls: Tls,
 }
 
-impl Rig {
+impl TlsRig {
     fn new() -> Self {
         let authority = Authority::new();
         let pair = authority.issue("server", &["db.example"], Validity::Current);
@@ -52,7 +52,7 @@ fn path(authority: &Authority) -> Box<str> {
 }
 
 /// What the server sends in reply to the client.
-fn reply(server: &mut ServerConnection, client: &mut Session) -> Vec<u8> {
+fn reply(server: &mut ServerConnection, client: &mut TlsSession) -> Vec<u8> {
     let mut from = client.outgoing();
     while !from.is_empty() {
         server.read_tls(&mut from).unwrap();
@@ -66,7 +66,7 @@ fn reply(server: &mut ServerConnection, client: &mut Session) -> Vec<u8> {
     bytes
 }
 
-fn handshake(server: &mut ServerConnection, client: &mut Session) -> Result<(), TlsError> {
+fn handshake(server: &mut ServerConnection, client: &mut TlsSession) -> Result<(), TlsError> {
     while !client.is_verified() || !client.outgoing().is_empty() {
         let bytes = reply(server, client);
         assert_eq!(client.handle_received(&bytes)?, bytes.len());
@@ -74,7 +74,7 @@ fn handshake(server: &mut ServerConnection, client: &mut Session) -> Result<(), 
     Ok(())
 }
 
-fn text(session: &mut Session) -> String {
+fn text(session: &mut TlsSession) -> String {
     let (mut found, mut buffer) = (Vec::new(), [0; 7]);
     while let Plaintext::Bytes(count) = session.read(&mut buffer) {
         found.extend_from_slice(&buffer[..count]);
@@ -84,7 +84,7 @@ fn text(session: &mut Session) -> String {
 
 #[test]
 fn plaintext_crosses_only_after_verification() {
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     let (mut server, mut client) = (rig.server(), rig.connector().session().unwrap());
     assert_eq!(client.write(b"AUTH secret"), 0, "not verified");
     handshake(&mut server, &mut client).unwrap();
@@ -109,7 +109,7 @@ fn plaintext_crosses_only_after_verification() {
 fn provider_is_not_the_default_of_the_process() {
     // N2
     assert!(CryptoProvider::get_default().is_none());
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     handshake(&mut rig.server(), &mut rig.connector().session().unwrap()).unwrap();
     assert!(CryptoProvider::get_default().is_none());
 }
@@ -117,7 +117,7 @@ fn provider_is_not_the_default_of_the_process() {
 #[test]
 fn sessions_are_resumed_until_a_file_changes() {
     // N6
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     let mut connector = rig.connector();
     let kind = |connector: &Connector| {
         let (mut server, mut client) = (rig.server(), connector.session().unwrap());
@@ -145,7 +145,7 @@ fn sessions_are_resumed_until_a_file_changes() {
 #[test]
 fn changed_client_certificate_does_not_read_platform_again() {
     // N6
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     let pair = rig.authority.issue("client", &["client.example"], Validity::Current);
     let mut connector = rig.connector();
     // As if the platform had been read, and trusted the server.
@@ -164,7 +164,7 @@ fn changed_client_certificate_does_not_read_platform_again() {
 #[test]
 fn damaged_handshakes_never_verify() {
     // N3, N7
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     let connector = rig.connector();
     let flight = reply(&mut rig.server(), &mut connector.session().unwrap());
     for missing in 1..=flight.len() {
@@ -196,7 +196,7 @@ fn damaged_handshakes_never_verify() {
 #[test]
 fn server_without_http2_delivers_nothing() {
     // N3
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     let connector = Connector::load(&rig.tls, "db.example", true).unwrap();
     let (mut server, mut client) = (rig.server(), connector.session().unwrap());
     server.writer().write_all(b"PONG").unwrap();
@@ -210,7 +210,7 @@ fn server_without_http2_delivers_nothing() {
 #[test]
 fn failed_session_is_not_verified_later() {
     // N3
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     let (mut server, mut client) = (rig.server(), rig.connector().session().unwrap());
     let mut bytes = reply(&mut server, &mut client);
     bytes.extend_from_slice(b"garbage");
@@ -224,7 +224,7 @@ fn failed_session_is_not_verified_later() {
 #[test]
 fn endless_message_is_an_error() {
     // N7
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     let record = |content: &[u8]| {
         let [high, low] = u16::try_from(content.len()).unwrap().to_be_bytes();
         [&[22, 3, 3, high, low], content].concat()
@@ -243,7 +243,7 @@ fn endless_message_is_an_error() {
 #[test]
 fn user_configuration_replaces_files() {
     // N2
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(rig.authority.ca()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -263,7 +263,7 @@ fn user_configuration_replaces_files() {
 #[test]
 fn insecure_accepts_any_certificate_only_if_code_allows_it() {
     // N4
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     let mut tls = rig.tls.clone();
     tls.insecure = true;
     let error = Connector::load(&tls, "any.example", false).unwrap_err().to_string();
@@ -281,7 +281,7 @@ fn insecure_accepts_any_certificate_only_if_code_allows_it() {
 #[test]
 fn outgoing_stays_small_if_a_byte_is_always_left() {
     // N7
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     let (mut server, mut client) = (rig.server(), rig.connector().session().unwrap());
     handshake(&mut server, &mut client).unwrap();
     let (mut sent, mut read) = (Vec::new(), Vec::new());
@@ -305,7 +305,7 @@ fn outgoing_stays_small_if_a_byte_is_always_left() {
 #[test]
 fn garbage_is_no_tls() {
     // N5
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     for garbage in [&b"-ERR unknown command\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 1 << 16]] {
         let error = rig.connector().session().unwrap().handle_received(garbage).unwrap_err();
         assert_eq!(error.fault(), TlsFault::NotTls, "{error}");
@@ -316,7 +316,7 @@ fn garbage_is_no_tls() {
 #[test]
 fn garbage_in_a_session_is_no_refusal() {
     // N5
-    let rig = Rig::new();
+    let rig = TlsRig::new();
     let mut client = rig.connector().session().unwrap();
     handshake(&mut rig.server(), &mut client).unwrap();
     let error = client.handle_received(b"-ERR unknown command\r\n").unwrap_err();

@@ -82,7 +82,7 @@ impl Minted {
 
 /// What is known of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Node {
+struct CheckedNode {
     stored: BTreeMap<Vec<u8>, Content>,
     /// When something other than a client changed the data, by the wall clock, in µs.
     changed: u64,
@@ -93,9 +93,9 @@ struct Node {
 /// Watches a world and reports violated rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checker {
-    clients: Vec<Client>,
-    locks: BTreeMap<Arc<[u8]>, Lock>,
-    nodes: Vec<Node>,
+    clients: Vec<CheckedClient>,
+    locks: BTreeMap<Arc<[u8]>, CheckedLock>,
+    nodes: Vec<CheckedNode>,
     serial: u64,
     grants: u64,
     overlaps: u64,
@@ -105,7 +105,7 @@ pub struct Checker {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Client {
+struct CheckedClient {
     live: BTreeMap<LockId, Acquisition>,
     /// The times of its latest grants.
     taken: VecDeque<Instant>,
@@ -121,7 +121,7 @@ struct Client {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Lock {
+struct CheckedLock {
     /// The granted acquisitions that are not over, by client.
     holders: Vec<(usize, LockId)>,
     /// The lowest and highest fencing token for each position in the order of the store.
@@ -137,7 +137,7 @@ struct Lock {
     free: Free,
 }
 
-impl Lock {
+impl CheckedLock {
     /// Returns true if there is a value at position `position` and no other one was seen since.
     fn is_alone_since(&self, position: u64) -> bool {
         let Some((last, at)) = &self.last else { return false };
@@ -422,9 +422,9 @@ impl Checker {
         self.overlaps
     }
 
-    fn client(&mut self, client: usize) -> &mut Client {
+    fn client(&mut self, client: usize) -> &mut CheckedClient {
         if self.clients.len() <= client {
-            self.clients.resize_with(client + 1, Client::default);
+            self.clients.resize_with(client + 1, CheckedClient::default);
         }
         &mut self.clients[client]
     }
@@ -434,11 +434,11 @@ impl Checker {
             return interned.clone();
         }
         let new: Arc<[u8]> = key.into();
-        self.locks.insert(new.clone(), Lock::default());
+        self.locks.insert(new.clone(), CheckedLock::default());
         new
     }
 
-    fn lock(&mut self, key: &Arc<[u8]>) -> &mut Lock {
+    fn lock(&mut self, key: &Arc<[u8]>) -> &mut CheckedLock {
         self.locks.entry(key.clone()).or_default()
     }
 
@@ -518,7 +518,7 @@ impl Checker {
     /// Returns another acquisition that believes it holds the lock at `now`, and until when.
     fn valid_holder(
         &self,
-        lock: &Lock,
+        lock: &CheckedLock,
         now: Instant,
         but: Option<(usize, LockId)>,
     ) -> Option<(usize, LockId, Instant)> {

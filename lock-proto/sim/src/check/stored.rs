@@ -3,7 +3,7 @@
 use alloc::format;
 use core::time::Duration;
 
-use super::{Checker, Minted, Node, Permit, Presence, Rule, TAKES_PER_SCRIPT};
+use super::{CheckedNode, Checker, Minted, Permit, Presence, Rule, TAKES_PER_SCRIPT};
 use lock_proto::Instant;
 use lock_proto::LockId;
 
@@ -22,7 +22,7 @@ impl Checker {
         key: &[u8],
         content: Option<(&[u8], Option<u64>)>,
     ) -> bool {
-        let Node { stored, changed, .. } = self.node(node);
+        let CheckedNode { stored, changed, .. } = self.node(node);
         let Some((value, expires)) = content else {
             if let Some(seen) = stored.get_mut(key) {
                 seen.presence = Presence::Missing;
@@ -133,9 +133,9 @@ impl Checker {
         self.locks.get(key)?.minted.get(value).map(|minted| minted.last)
     }
 
-    fn node(&mut self, index: usize) -> &mut Node {
+    fn node(&mut self, index: usize) -> &mut CheckedNode {
         if self.nodes.len() <= index {
-            self.nodes.resize_with(index + 1, Node::default);
+            self.nodes.resize_with(index + 1, CheckedNode::default);
         }
         &mut self.nodes[index]
     }

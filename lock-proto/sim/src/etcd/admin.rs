@@ -8,10 +8,10 @@ use core::hash::{Hash as _, Hasher};
 
 use bytes::Bytes;
 
-use super::refusal::Refusal;
-use super::span::Span;
+use super::refusal::RefusalStatus;
+use super::span::KeySpan;
 use super::user::User;
-use super::{Cluster, connection::Kind};
+use super::{Cluster, connection::CallKind};
 use lock_proto::Instant;
 use lock_proto::etcd::Status;
 use lock_proto::etcd::message::{KeyValue, WatchEvent};
@@ -34,7 +34,7 @@ impl Cluster {
     /// Returns every key, in order.
     #[must_use]
     pub fn keys(&self) -> Vec<KeyValue> {
-        self.store.range(&Span::From(Bytes::new())).map(|(key, entry)| entry.to_kv(key)).collect()
+        self.store.range(&KeySpan::From(Bytes::new())).map(|(key, entry)| entry.to_kv(key)).collect()
     }
 
     /// Returns when a lease may be revoked, unless it is renewed before.
@@ -46,7 +46,7 @@ impl Cluster {
     #[must_use]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Option<KeyValue> {
         let key = Bytes::copy_from_slice(key.as_ref());
-        self.store.range(&Span::One(key)).map(|(key, entry)| entry.to_kv(key)).next()
+        self.store.range(&KeySpan::One(key)).map(|(key, entry)| entry.to_kv(key)).next()
     }
 
     /// Returns every lease, ordered by id.
@@ -91,8 +91,8 @@ impl Cluster {
     pub fn parked_count(&self) -> usize {
         let streams = self.connections.values().flat_map(|connection| connection.streams.values());
         let parked = streams.map(|stream| match &stream.kind {
-            Kind::KeepAlive(_) => 0,
-            Kind::Watch(watches, _) => watches.parked_count(),
+            CallKind::KeepAlive(_) => 0,
+            CallKind::Watch(watches, _) => watches.parked_count(),
         });
         parked.sum()
     }
@@ -118,7 +118,7 @@ impl Cluster {
     ) -> Result<(), Status> {
         self.advance(now);
         if lease != 0 && self.store.leases().get(lease).is_none() {
-            return Err(Refusal::LEASE_NOT_FOUND.status());
+            return Err(RefusalStatus::LEASE_NOT_FOUND.status());
         }
         let mut change = self.store.write();
         change.put(&Bytes::copy_from_slice(key.as_ref()), &Bytes::copy_from_slice(value.as_ref()), lease);
@@ -131,7 +131,7 @@ impl Cluster {
     pub fn delete(&mut self, now: Instant, key: impl AsRef<[u8]>) -> bool {
         self.advance(now);
         let mut change = self.store.write();
-        let deleted = change.delete(&Span::One(Bytes::copy_from_slice(key.as_ref())));
+        let deleted = change.delete(&KeySpan::One(Bytes::copy_from_slice(key.as_ref())));
         change.end();
         self.publish();
         !deleted.is_empty()
@@ -158,7 +158,7 @@ impl Cluster {
             member.backlog.extend(missed.map(|(revision, events)| (revision, events.clone())));
             member.seen = member.seen.max(member.backlog.last().map_or(member.seen, |(revision, _)| *revision));
         }
-        self.store.compact(revision).map_err(Refusal::status)
+        self.store.compact(revision).map_err(RefusalStatus::status)
     }
 
     /// Sets the URLs that `MemberList` reports, in the order of the members. By default it reports

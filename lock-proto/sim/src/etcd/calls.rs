@@ -9,8 +9,8 @@ use core::iter;
 use prost::Message;
 
 use super::connection::Pending;
-use super::refusal::Refusal;
-use super::span::Span;
+use super::refusal::RefusalStatus;
+use super::span::KeySpan;
 use super::user::Caller;
 use super::{Cluster, ClusterOutput, Condition, ProposalOutcome, txn};
 use lock_proto::Instant;
@@ -23,7 +23,7 @@ use lock_proto::etcd::{Rpc, RpcReply};
 
 /// An auth token: its user, and when it expires on each member that knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Login {
+pub(super) struct IssuedToken {
     pub(super) user: String,
     pub(super) password: String,
     pub(super) expires: BTreeMap<usize, Instant>,
@@ -60,7 +60,7 @@ impl Cluster {
     pub(super) fn answer(&mut self, call: &Pending) {
         let reply = self.execute(call.member, call.token.as_deref(), &call.request);
         // The reply precedes watch events of the change; etcd leaves the order open.
-        self.emit(ClusterOutput::Reply { conn: call.conn, rpc: call.rpc, reply: reply.map_err(Refusal::status) });
+        self.emit(ClusterOutput::Reply { conn: call.conn, rpc: call.rpc, reply: reply.map_err(RefusalStatus::status) });
         self.publish();
     }
 
@@ -93,7 +93,7 @@ impl Cluster {
     }
 
     /// Performs the checks that need no consensus.
-    fn check(&self, member: usize, token: Option<&str>, request: &Rpc) -> Result<(), Refusal> {
+    fn check(&self, member: usize, token: Option<&str>, request: &Rpc) -> Result<(), RefusalStatus> {
         match request {
             Rpc::Range(range) => txn::check_range(range)?,
             Rpc::Txn(txn) => txn::check(txn, self.config.max_txn_ops)?,
@@ -103,17 +103,17 @@ impl Cluster {
             return Ok(());
         }
         if self.conditions.contains(&Condition::TooManyRequests) {
-            return Err(Refusal::TOO_MANY_REQUESTS);
+            return Err(RefusalStatus::TOO_MANY_REQUESTS);
         }
         self.caller(member, token)?;
         let size = match request {
             Rpc::Txn(txn) => txn.encoded_len(),
             Rpc::Range(_) | Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) | Rpc::MemberList(_) => 0,
         };
-        if size > self.config.max_request { Err(Refusal::TOO_LARGE) } else { Ok(()) }
+        if size > self.config.max_request { Err(RefusalStatus::TOO_LARGE) } else { Ok(()) }
     }
 
-    fn execute(&mut self, member: usize, token: Option<&str>, request: &Rpc) -> Result<RpcReply, Refusal> {
+    fn execute(&mut self, member: usize, token: Option<&str>, request: &Rpc) -> Result<RpcReply, RefusalStatus> {
         self.refresh(member, token);
         match request {
             Rpc::Range(range) => self.range(member, token, range).map(RpcReply::Range),
@@ -143,11 +143,11 @@ impl Cluster {
         MemberListResponse { header: Some(ClusterHeader { cluster_id: 1 }), members }
     }
 
-    fn range(&self, member: usize, token: Option<&str>, range: &RangeRequest) -> Result<RangeResponse, Refusal> {
-        self.caller(member, token)?.may_read(&Span::new(&range.key, &range.range_end))?;
+    fn range(&self, member: usize, token: Option<&str>, range: &RangeRequest) -> Result<RangeResponse, RefusalStatus> {
+        self.caller(member, token)?.may_read(&KeySpan::new(&range.key, &range.range_end))?;
         let applied = self.members[member].applied;
         if range.revision > applied {
-            return Err(Refusal::FUTURE_REVISION);
+            return Err(RefusalStatus::FUTURE_REVISION);
         }
         self.store.check_revision(range.revision)?;
         // Only a serializable read, or a stale one, may find its member behind.
@@ -156,10 +156,10 @@ impl Cluster {
         Ok(RangeResponse { header: self.header_of(member, applied), ..found })
     }
 
-    fn txn(&mut self, member: usize, token: Option<&str>, request: &TxnRequest) -> Result<TxnResponse, Refusal> {
+    fn txn(&mut self, member: usize, token: Option<&str>, request: &TxnRequest) -> Result<TxnResponse, RefusalStatus> {
         self.caller(member, token)?.may_run(request)?;
         if self.conditions.contains(&Condition::NoSpace) && txn::puts(request) {
-            return Err(Refusal::NO_SPACE);
+            return Err(RefusalStatus::NO_SPACE);
         }
         let applied = self.members[member].applied;
         if self.reads_stale(member) && txn::is_read_only(request) && applied < self.store.revision() {
@@ -175,10 +175,10 @@ impl Cluster {
         member: usize,
         token: Option<&str>,
         request: LeaseGrantRequest,
-    ) -> Result<LeaseGrantResponse, Refusal> {
+    ) -> Result<LeaseGrantResponse, RefusalStatus> {
         self.caller(member, token)?;
         if self.conditions.contains(&Condition::NoSpace) {
-            return Err(Refusal::NO_SPACE);
+            return Err(RefusalStatus::NO_SPACE);
         }
         let mut id = request.id;
         while id == 0 {
@@ -193,39 +193,43 @@ impl Cluster {
         member: usize,
         token: Option<&str>,
         request: LeaseRevokeRequest,
-    ) -> Result<LeaseRevokeResponse, Refusal> {
+    ) -> Result<LeaseRevokeResponse, RefusalStatus> {
         let caller = self.caller(member, token)?;
         if let Some(lease) = self.store.leases().get(request.id) {
-            lease.keys.iter().try_for_each(|key| caller.may_write(&Span::One(key.clone())))?;
+            lease.keys.iter().try_for_each(|key| caller.may_write(&KeySpan::One(key.clone())))?;
         }
         self.store.revoke(request.id)?;
         Ok(LeaseRevokeResponse { header: self.header(member) })
     }
 
-    fn authenticate(&mut self, member: usize, request: &AuthenticateRequest) -> Result<AuthenticateResponse, Refusal> {
+    fn authenticate(
+        &mut self,
+        member: usize,
+        request: &AuthenticateRequest,
+    ) -> Result<AuthenticateResponse, RefusalStatus> {
         if self.config.users.is_empty() {
-            return Err(Refusal::AUTH_NOT_ENABLED);
+            return Err(RefusalStatus::AUTH_NOT_ENABLED);
         }
         if !self.config.users.get(&request.name).is_some_and(|user| user.accepts(&request.password)) {
-            return Err(Refusal::AUTH_FAILED);
+            return Err(RefusalStatus::AUTH_FAILED);
         }
         let token = format!("{:016x}.{}", self.rng.next(), self.logins.len() + 1);
         let (now, until) = (self.now, self.now + self.config.token_ttl);
         self.logins.retain(|_, login| login.expires.values().any(|at| now < *at));
         let expires = (0..self.members.len()).filter(|member| self.members[*member].up).map(|member| (member, until));
         let (user, password) = (request.name.clone(), request.password.clone());
-        self.logins.insert(token.clone(), Login { user, password, expires: expires.collect() });
+        self.logins.insert(token.clone(), IssuedToken { user, password, expires: expires.collect() });
         Ok(AuthenticateResponse { header: self.header(member), token })
     }
 
     /// Returns the user of a token. A token is invalid if authentication is off.
-    pub(super) fn caller(&self, member: usize, token: Option<&str>) -> Result<Caller<'_>, Refusal> {
+    pub(super) fn caller(&self, member: usize, token: Option<&str>) -> Result<Caller<'_>, RefusalStatus> {
         let Some(token) = token else {
             return Ok(if self.config.users.is_empty() { Caller::Anybody } else { Caller::Nobody });
         };
         let login = self.logins.get(token).filter(|login| login.expires.get(&member).is_some_and(|at| self.now < *at));
         let user = login.and_then(|login| self.config.users.get(&login.user));
-        user.map(Caller::User).ok_or(Refusal::INVALID_TOKEN)
+        user.map(Caller::User).ok_or(RefusalStatus::INVALID_TOKEN)
     }
 
     /// Extends a token on the member where it is used.

@@ -4,38 +4,38 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 
 use super::ClusterOutput;
-use super::keep_alive::KeepAlives;
-use super::watch::Watches;
+use super::keep_alive::StreamKeepAlives;
+use super::watch::KeyWatches;
 use lock_proto::Instant;
 use lock_proto::etcd::{Rpc, StreamKind, StreamSend};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Connection {
+pub(super) struct EtcdPeer {
     pub(super) member: usize,
-    pub(super) streams: BTreeMap<u64, Stream>,
+    pub(super) streams: BTreeMap<u64, PeerStream>,
     /// Delayed input of a slow member, with the time of processing.
     pub(super) inbox: VecDeque<(Instant, Inbound)>,
     /// Delayed output of a slow member, with the time of sending.
     pub(super) outbox: VecDeque<(Instant, ClusterOutput)>,
 }
 
-impl Connection {
+impl EtcdPeer {
     pub(super) const fn new(member: usize) -> Self {
         Self { member, streams: BTreeMap::new(), inbox: VecDeque::new(), outbox: VecDeque::new() }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Stream {
+pub(super) struct PeerStream {
     pub(super) token: Option<String>,
-    pub(super) kind: Kind,
+    pub(super) kind: CallKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
-    KeepAlive(KeepAlives),
+pub(super) enum CallKind {
+    KeepAlive(StreamKeepAlives),
     /// The watches, and the time of the next progress notification.
-    Watch(Watches, Instant),
+    Watch(KeyWatches, Instant),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::Cluster;
-use super::refusal::Refusal;
+use super::refusal::RefusalStatus;
 use lock_proto::Instant;
 use lock_proto::etcd::message::{
     AuthenticateRequest, DeleteRangeRequest, DeleteRangeResponse, LeaseGrantRequest, LeaseRevokeRequest,
@@ -159,9 +159,9 @@ impl Cluster {
     /// Refuses a request that is not executed as a call, unless its member has a leader.
     fn served(&self, member: usize, token: Option<&str>) -> Result<(), Status> {
         if !self.has_leader(member) {
-            return Err(Refusal::NO_LEADER.status());
+            return Err(RefusalStatus::NO_LEADER.status());
         }
-        self.caller(member, token).map(drop).map_err(Refusal::status)
+        self.caller(member, token).map(drop).map_err(RefusalStatus::status)
     }
 
     fn time_to_live(&self, member: usize, TimeToLiveRequest { id, keys }: TimeToLiveRequest) -> TimeToLiveResponse {

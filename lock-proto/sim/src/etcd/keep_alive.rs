@@ -4,7 +4,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::connection::{Kind, Stream};
+use super::connection::{CallKind, PeerStream};
 use super::lease::seconds;
 use super::{Cluster, ClusterOutput, Condition};
 use lock_proto::Instant;
@@ -19,7 +19,7 @@ const AFTER_CHECK: Duration = Duration::from_millis(50);
 
 /// The keep-alives of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct KeepAlives {
+pub(super) struct StreamKeepAlives {
     /// Those that wait for a leader, in order: their timeouts and leases.
     waiting: VecDeque<(Instant, i64)>,
     /// Those that a leader executes later, in the order of their arrival.
@@ -38,7 +38,7 @@ struct Accepted {
     checked: Option<i64>,
 }
 
-impl KeepAlives {
+impl StreamKeepAlives {
     pub(super) fn push(&mut self, until: Instant, lease: i64) {
         self.waiting.push_back((until, lease));
     }
@@ -92,9 +92,9 @@ impl Cluster {
 
     /// Executes all keep-alives that are due.
     pub(super) fn keep_alives_due(&mut self) {
-        let due = |kind: &Kind, now| match kind {
-            Kind::KeepAlive(keep_alives) => keep_alives.next_due().is_some_and(|at| at <= now),
-            Kind::Watch(..) => false,
+        let due = |kind: &CallKind, now| match kind {
+            CallKind::KeepAlive(keep_alives) => keep_alives.next_due().is_some_and(|at| at <= now),
+            CallKind::Watch(..) => false,
         };
         let mut found = Vec::new();
         for (conn, connection) in &self.connections {
@@ -166,10 +166,10 @@ impl Cluster {
         self.rng.duration(&(Duration::ZERO..seconds(ttl) / 4))
     }
 
-    fn keep_alives(&mut self, conn: u64, stream: u64) -> Option<&mut KeepAlives> {
+    fn keep_alives(&mut self, conn: u64, stream: u64) -> Option<&mut StreamKeepAlives> {
         match self.connections.get_mut(&conn)?.streams.get_mut(&stream)? {
-            Stream { kind: Kind::KeepAlive(keep_alives), .. } => Some(keep_alives),
-            Stream { kind: Kind::Watch(..), .. } => None,
+            PeerStream { kind: CallKind::KeepAlive(keep_alives), .. } => Some(keep_alives),
+            PeerStream { kind: CallKind::Watch(..), .. } => None,
         }
     }
 }

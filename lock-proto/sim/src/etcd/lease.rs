@@ -6,14 +6,14 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::refusal::Refusal;
+use super::refusal::RefusalStatus;
 use lock_proto::Instant;
 
 /// About 285 years, in seconds.
 const MAX_TTL: i64 = 9_000_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Lease {
+pub(super) struct StoredLease {
     /// In seconds.
     pub(super) ttl: i64,
     /// From this time on it may be revoked.
@@ -22,23 +22,23 @@ pub(super) struct Lease {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Leases(BTreeMap<i64, Lease>);
+pub(super) struct Leases(BTreeMap<i64, StoredLease>);
 
 impl Leases {
     /// Grants a lease and returns its TTL. `min_ttl` is in seconds.
-    pub(super) fn grant(&mut self, now: Instant, id: i64, ttl: i64, min_ttl: i64) -> Result<i64, Refusal> {
+    pub(super) fn grant(&mut self, now: Instant, id: i64, ttl: i64, min_ttl: i64) -> Result<i64, RefusalStatus> {
         if ttl > MAX_TTL {
-            return Err(Refusal::LEASE_TTL_TOO_LARGE);
+            return Err(RefusalStatus::LEASE_TTL_TOO_LARGE);
         }
         if self.0.contains_key(&id) {
-            return Err(Refusal::LEASE_EXISTS);
+            return Err(RefusalStatus::LEASE_EXISTS);
         }
         let ttl = ttl.max(min_ttl);
-        self.0.insert(id, Lease { ttl, expires: now + seconds(ttl), keys: BTreeSet::new() });
+        self.0.insert(id, StoredLease { ttl, expires: now + seconds(ttl), keys: BTreeSet::new() });
         Ok(ttl)
     }
 
-    pub(super) fn get(&self, id: i64) -> Option<&Lease> {
+    pub(super) fn get(&self, id: i64) -> Option<&StoredLease> {
         self.0.get(&id)
     }
 
@@ -87,7 +87,7 @@ impl Leases {
         self.0.values().map(|lease| lease.expires).min()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (i64, &Lease)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (i64, &StoredLease)> {
         self.0.iter().map(|(id, lease)| (*id, lease))
     }
 }

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::calls::is_proposal;
-use super::connection::{Inbound, Kind, Pending};
-use super::refusal::Refusal;
+use super::connection::{CallKind, Inbound, Pending};
+use super::refusal::RefusalStatus;
 use super::{Cluster, ClusterOutput, Condition};
 use lock_proto::Instant;
 use lock_proto::etcd::message::WatchEvent;
@@ -15,7 +15,7 @@ use lock_proto::etcd::message::WatchEvent;
 const STALE_READS: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Member {
+pub(super) struct ClusterMember {
     /// The member id in headers.
     pub(super) id: u64,
     pub(super) up: bool,
@@ -38,7 +38,7 @@ pub(super) struct Member {
     pub(super) outward: Duration,
 }
 
-impl Member {
+impl ClusterMember {
     pub(super) fn new(index: usize) -> Self {
         Self {
             // Must not be 0, which means a missing id.
@@ -163,9 +163,9 @@ impl Cluster {
         }
         // It starts without a leader, and is aware of that.
         let noticed = self.now.back(self.config.election_timeout);
-        let fresh = Member::new(member);
+        let fresh = ClusterMember::new(member);
         let old = &mut self.members[member];
-        *old = Member {
+        *old = ClusterMember {
             isolated: old.isolated,
             leaderless_since: Some(noticed),
             applied: old.applied,
@@ -333,7 +333,7 @@ impl Cluster {
         self.catch_up(member);
         for call in self.take_pending(|call| call.member == member) {
             if noticed && !is_proposal(&call.request) {
-                let reply = Err(Refusal::LEADER_CHANGED.status());
+                let reply = Err(RefusalStatus::LEADER_CHANGED.status());
                 self.emit(ClusterOutput::Reply { conn: call.conn, rpc: call.rpc, reply });
             } else {
                 self.answer(&call);
@@ -341,7 +341,7 @@ impl Cluster {
         }
         let mut streams = Vec::new();
         for (conn, connection) in self.connections.iter().filter(|(_, c)| c.member == member) {
-            let keep_alive = connection.streams.iter().filter(|(_, s)| matches!(s.kind, Kind::KeepAlive(_)));
+            let keep_alive = connection.streams.iter().filter(|(_, s)| matches!(s.kind, CallKind::KeepAlive(_)));
             streams.extend(keep_alive.map(|(stream, _)| (*conn, *stream)));
         }
         for (conn, stream) in streams {

@@ -83,12 +83,12 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::rng::Rng;
-use calls::Login;
-use connection::{Connection, Inbound, Pending};
+use calls::IssuedToken;
+use connection::{EtcdPeer, Inbound, Pending};
 use lock_proto::Instant;
 use lock_proto::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
-use members::Member;
-use store::Store;
+use members::ClusterMember;
+use store::KeySpace;
 
 pub use super::world::etcd::{Builder, EtcdClient, World};
 pub use admin::Lease;
@@ -180,16 +180,16 @@ pub struct Cluster {
     /// The start, from which the members' periodic work is scheduled.
     epoch: Instant,
     rng: Rng,
-    store: Store,
-    members: Vec<Member>,
+    store: KeySpace,
+    members: Vec<ClusterMember>,
     leader: Option<usize>,
     /// When the connected members will have elected a leader.
     election: Option<Instant>,
     /// Set by `lose_quorum`: no leader can be elected.
     quorum_lost: bool,
     conditions: BTreeSet<Condition>,
-    logins: BTreeMap<String, Login>,
-    connections: BTreeMap<u64, Connection>,
+    logins: BTreeMap<String, IssuedToken>,
+    connections: BTreeMap<u64, EtcdPeer>,
     pending: VecDeque<Pending>,
     /// Proposals without a caller that will be applied once there is a leader.
     orphans: VecDeque<Pending>,
@@ -209,8 +209,8 @@ impl Cluster {
             now,
             epoch: now,
             rng: Rng::new(config.seed),
-            store: Store::new(),
-            members: (0..config.members).map(Member::new).collect(),
+            store: KeySpace::new(),
+            members: (0..config.members).map(ClusterMember::new).collect(),
             leader: Some(0),
             election: None,
             quorum_lost: false,
@@ -231,7 +231,7 @@ impl Cluster {
     pub fn handle_connected(&mut self, now: Instant, member: usize, conn: u64) {
         self.advance(now);
         if self.members[member].up {
-            self.connections.insert(conn, Connection::new(member));
+            self.connections.insert(conn, EtcdPeer::new(member));
         } else {
             self.outputs.push_back(ClusterOutput::Dropped { conn });
         }

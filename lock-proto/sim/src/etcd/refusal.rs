@@ -6,9 +6,9 @@ use alloc::string::String;
 use lock_proto::etcd::{Code, Status};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Refusal(Code, &'static str);
+pub(super) struct RefusalStatus(Code, &'static str);
 
-impl Refusal {
+impl RefusalStatus {
     pub(super) const EMPTY_KEY: Self = Self(Code::InvalidArgument, "etcdserver: key is not provided");
     /// Also the reply to an empty operation.
     pub(super) const KEY_NOT_FOUND: Self = Self(Code::InvalidArgument, "etcdserver: key not found");

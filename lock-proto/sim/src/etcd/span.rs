@@ -7,7 +7,7 @@ use core::ops::Bound;
 use bytes::Bytes;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Span {
+pub(super) enum KeySpan {
     One(Bytes),
     /// The end is exclusive. A range whose end is not after its start is empty.
     Range(Bytes, Bytes),
@@ -15,7 +15,7 @@ pub(super) enum Span {
     From(Bytes),
 }
 
-impl Span {
+impl KeySpan {
     /// Converts from a request: without an end it is one key; the end `\0` means no limit.
     pub(super) fn new(key: &Bytes, end: &Bytes) -> Self {
         match &**end {

@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::lease::Leases;
-use super::refusal::Refusal;
-use super::span::Span;
+use super::refusal::RefusalStatus;
+use super::span::KeySpan;
 use super::txn;
 use lock_proto::etcd::message::{DELETED, KeyValue, RangeRequest, RangeResponse, WatchEvent};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Entry {
+pub(super) struct StoredKey {
     pub(super) created: i64,
     pub(super) modified: i64,
     /// Number of writes since its creation.
@@ -21,7 +21,7 @@ pub(super) struct Entry {
     pub(super) lease: i64,
 }
 
-impl Entry {
+impl StoredKey {
     pub(super) fn to_kv(&self, key: &Bytes) -> KeyValue {
         KeyValue {
             key: key.clone(),
@@ -34,7 +34,7 @@ impl Entry {
     }
 }
 
-impl From<&KeyValue> for Entry {
+impl From<&KeyValue> for StoredKey {
     fn from(kv: &KeyValue) -> Self {
         Self {
             created: kv.create_revision,
@@ -47,17 +47,17 @@ impl From<&KeyValue> for Entry {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Store {
+pub(super) struct KeySpace {
     revision: i64,
     /// The last compacted revision, or -1 before the first compaction.
     compacted: i64,
-    keys: BTreeMap<Bytes, Entry>,
+    keys: BTreeMap<Bytes, StoredKey>,
     /// Events by revision, in the order of the operations, each with the key as it was before.
     history: BTreeMap<i64, Vec<WatchEvent>>,
     leases: Leases,
 }
 
-impl Store {
+impl KeySpace {
     /// Creates an empty store. Its revision is 1, as in etcd.
     pub(super) fn new() -> Self {
         Self { revision: 1, compacted: -1, keys: BTreeMap::new(), history: BTreeMap::new(), leases: Leases::default() }
@@ -79,27 +79,27 @@ impl Store {
         &mut self.leases
     }
 
-    pub(super) fn range(&self, span: &Span) -> impl Iterator<Item = (&Bytes, &Entry)> {
+    pub(super) fn range(&self, span: &KeySpan) -> impl Iterator<Item = (&Bytes, &StoredKey)> {
         // `BTreeMap::range` panics if the end is before the start.
         (!span.is_empty()).then(|| self.keys.range::<Bytes, _>(span.bounds())).into_iter().flatten()
     }
 
-    pub(super) fn get(&self, key: &Bytes) -> Option<&Entry> {
+    pub(super) fn get(&self, key: &Bytes) -> Option<&StoredKey> {
         self.keys.get(key)
     }
 
     /// Checks that the store can be read at this revision; 0 and less mean the latest.
-    pub(super) const fn check_revision(&self, revision: i64) -> Result<(), Refusal> {
+    pub(super) const fn check_revision(&self, revision: i64) -> Result<(), RefusalStatus> {
         if revision > self.revision {
-            return Err(Refusal::FUTURE_REVISION);
+            return Err(RefusalStatus::FUTURE_REVISION);
         }
-        if revision > 0 && revision < self.compacted { Err(Refusal::COMPACTED) } else { Ok(()) }
+        if revision > 0 && revision < self.compacted { Err(RefusalStatus::COMPACTED) } else { Ok(()) }
     }
 
     /// Returns the keys as they were at a revision that can be read. `pending` are the events of a
     /// change in progress.
-    pub(super) fn range_at(&self, span: &Span, revision: i64, pending: &[WatchEvent]) -> BTreeMap<Bytes, Entry> {
-        let mut found: BTreeMap<Bytes, Entry> =
+    pub(super) fn range_at(&self, span: &KeySpan, revision: i64, pending: &[WatchEvent]) -> BTreeMap<Bytes, StoredKey> {
+        let mut found: BTreeMap<Bytes, StoredKey> =
             self.range(span).map(|(key, entry)| (key.clone(), entry.clone())).collect();
         let later = self.history.range(revision + 1..).rev().flat_map(|(_, events)| events.iter().rev());
         for WatchEvent { kv, prev_kv, .. } in pending.iter().rev().chain(later) {
@@ -114,7 +114,7 @@ impl Store {
 
     /// Returns the keys as they were at a revision that can be read, as a store without leases.
     pub(super) fn at(&self, revision: i64) -> Self {
-        let keys = self.range_at(&Span::From(Bytes::new()), revision, &[]);
+        let keys = self.range_at(&KeySpan::From(Bytes::new()), revision, &[]);
         Self { revision, compacted: self.compacted, keys, ..Self::new() }
     }
 
@@ -124,27 +124,27 @@ impl Store {
     }
 
     /// Begins a change. It gets a new revision if it changes anything.
-    pub(super) fn write(&mut self) -> Change<'_> {
-        Change { store: self, events: Vec::new() }
+    pub(super) fn write(&mut self) -> RevisionChange<'_> {
+        RevisionChange { store: self, events: Vec::new() }
     }
 
     /// Revokes a lease, and deletes its keys in one revision.
-    pub(super) fn revoke(&mut self, lease: i64) -> Result<(), Refusal> {
-        let keys = self.leases.remove(lease).ok_or(Refusal::LEASE_NOT_FOUND)?;
+    pub(super) fn revoke(&mut self, lease: i64) -> Result<(), RefusalStatus> {
+        let keys = self.leases.remove(lease).ok_or(RefusalStatus::LEASE_NOT_FOUND)?;
         let mut change = self.write();
         for key in keys {
-            change.delete(&Span::One(key));
+            change.delete(&KeySpan::One(key));
         }
         change.end();
         Ok(())
     }
 
-    pub(super) fn compact(&mut self, revision: i64) -> Result<(), Refusal> {
+    pub(super) fn compact(&mut self, revision: i64) -> Result<(), RefusalStatus> {
         if revision <= self.compacted {
-            return Err(Refusal::COMPACTED);
+            return Err(RefusalStatus::COMPACTED);
         }
         if revision > self.revision {
-            return Err(Refusal::FUTURE_REVISION);
+            return Err(RefusalStatus::FUTURE_REVISION);
         }
         self.compacted = revision;
         self.history = self.history.split_off(&revision);
@@ -158,17 +158,17 @@ impl Store {
 
 /// A change in progress. All its operations share one revision.
 #[derive(Debug)]
-pub(super) struct Change<'a> {
-    store: &'a mut Store,
+pub(super) struct RevisionChange<'a> {
+    store: &'a mut KeySpace,
     events: Vec<WatchEvent>,
 }
 
-impl Change<'_> {
+impl RevisionChange<'_> {
     pub(super) const fn revision(&self) -> i64 {
         self.store.revision + if self.events.is_empty() { 0 } else { 1 }
     }
 
-    pub(super) const fn store(&self) -> &Store {
+    pub(super) const fn store(&self) -> &KeySpace {
         self.store
     }
 
@@ -186,14 +186,14 @@ impl Change<'_> {
         let prev_kv = old.map(|old| old.to_kv(key));
         self.store.leases.detach(bound, key);
         self.store.leases.attach(lease, key);
-        let entry = Entry { created, modified: revision, version, value: value.clone(), lease };
+        let entry = StoredKey { created, modified: revision, version, value: value.clone(), lease };
         self.events.push(WatchEvent { kind: 0, kv: Some(entry.to_kv(key)), prev_kv: prev_kv.clone() });
         self.store.keys.insert(key.clone(), entry);
         prev_kv
     }
 
     /// Deletes keys, and returns them.
-    pub(super) fn delete(&mut self, span: &Span) -> Vec<KeyValue> {
+    pub(super) fn delete(&mut self, span: &KeySpan) -> Vec<KeyValue> {
         let revision = self.store.revision + 1;
         let keys: Vec<Bytes> = self.store.range(span).map(|(key, _)| key.clone()).collect();
         let mut deleted = Vec::with_capacity(keys.len());

@@ -3,11 +3,11 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::connection::{Kind, Stream};
-use super::keep_alive::KeepAlives;
-use super::refusal::Refusal;
-use super::span::Span;
-use super::watch::{Watches, refused};
+use super::connection::{CallKind, PeerStream};
+use super::keep_alive::StreamKeepAlives;
+use super::refusal::RefusalStatus;
+use super::span::KeySpan;
+use super::watch::{KeyWatches, refused};
 use super::{Cluster, ClusterOutput};
 use lock_proto::etcd::message::{ResponseHeader, WatchCreateRequest, WatchRequest, WatchRequestUnion, WatchResponse};
 use lock_proto::etcd::{StreamKind, StreamReceived, StreamSend};
@@ -16,13 +16,13 @@ impl Cluster {
     pub(super) fn open(&mut self, conn: u64, stream: u64, kind: StreamKind, token: Option<String>) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         let kind = match kind {
-            StreamKind::KeepAlive => Kind::KeepAlive(KeepAlives::default()),
-            StreamKind::Watch => Kind::Watch(Watches::default(), self.now + self.config.progress_interval),
+            StreamKind::KeepAlive => CallKind::KeepAlive(StreamKeepAlives::default()),
+            StreamKind::Watch => CallKind::Watch(KeyWatches::default(), self.now + self.config.progress_interval),
         };
         let member = connection.member;
-        connection.streams.insert(stream, Stream { token, kind });
+        connection.streams.insert(stream, PeerStream { token, kind });
         if self.has_noticed(member) {
-            self.end(conn, stream, Refusal::NO_LEADER);
+            self.end(conn, stream, RefusalStatus::NO_LEADER);
         }
     }
 
@@ -32,7 +32,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn end(&mut self, conn: u64, stream: u64, why: Refusal) {
+    pub(super) fn end(&mut self, conn: u64, stream: u64, why: RefusalStatus) {
         self.close(conn, stream);
         self.emit(ClusterOutput::Ended { conn, stream, status: why.status() });
     }
@@ -42,11 +42,11 @@ impl Cluster {
         let member = connection.member;
         let Some(open) = connection.streams.get_mut(&stream) else { return };
         match (&mut open.kind, message) {
-            (Kind::KeepAlive(keep_alives), StreamSend::KeepAlive(request)) => {
+            (CallKind::KeepAlive(keep_alives), StreamSend::KeepAlive(request)) => {
                 keep_alives.push(self.now + self.config.request_timeout, request.id);
                 self.keep_alive(conn, stream);
             }
-            (Kind::Watch(watches, _), StreamSend::Watch(WatchRequest { request })) => match request {
+            (CallKind::Watch(watches, _), StreamSend::Watch(WatchRequest { request })) => match request {
                 Some(WatchRequestUnion::Create(request)) => self.watch(conn, stream, &request),
                 Some(WatchRequestUnion::Cancel(cancel)) => {
                     let response = watches.cancel(cancel.watch_id);
@@ -58,7 +58,7 @@ impl Cluster {
                 None => {}
             },
             // The host is broken; a real server could not even decode the message.
-            (Kind::KeepAlive(_), StreamSend::Watch(_)) | (Kind::Watch(..), StreamSend::KeepAlive(_)) => {}
+            (CallKind::KeepAlive(_), StreamSend::Watch(_)) | (CallKind::Watch(..), StreamSend::KeepAlive(_)) => {}
         }
     }
 
@@ -67,17 +67,17 @@ impl Cluster {
         let member = connection.member;
         let Some(token) = connection.streams.get(&stream).map(|stream| stream.token.clone()) else { return };
         self.refresh(member, token.as_deref());
-        let span = match Watches::span(request) {
+        let span = match KeyWatches::span(request) {
             // etcd 3.4 checks only the first key of an open-ended watch.
-            Span::From(key) => Span::One(key),
-            span @ (Span::One(_) | Span::Range(..)) => span,
+            KeySpan::From(key) => KeySpan::One(key),
+            span @ (KeySpan::One(_) | KeySpan::Range(..)) => span,
         };
         if let Err(refusal) = self.caller(member, token.as_deref()).and_then(|caller| caller.may_read(&span)) {
             self.send_watch(member, conn, stream, refused(refusal.reason()));
             return;
         }
         let applied = self.members[member].applied;
-        let Some(Stream { kind: Kind::Watch(watches, _), .. }) =
+        let Some(PeerStream { kind: CallKind::Watch(watches, _), .. }) =
             self.connections.get_mut(&conn).and_then(|connection| connection.streams.get_mut(&stream))
         else {
             return;
@@ -105,12 +105,12 @@ impl Cluster {
     pub(super) fn each_watch(
         &mut self,
         member: usize,
-        mut act: impl FnMut(&mut Watches, &super::store::Store, &mut Vec<WatchResponse>),
+        mut act: impl FnMut(&mut KeyWatches, &super::store::KeySpace, &mut Vec<WatchResponse>),
     ) {
         let mut responses = Vec::new();
         for (conn, connection) in self.connections.iter_mut().filter(|(_, c)| c.member == member) {
             for (stream, open) in &mut connection.streams {
-                let Kind::Watch(watches, _) = &mut open.kind else { continue };
+                let CallKind::Watch(watches, _) = &mut open.kind else { continue };
                 let mut out = Vec::new();
                 act(watches, &self.store, &mut out);
                 responses.extend(out.into_iter().map(|response| (*conn, *stream, response)));

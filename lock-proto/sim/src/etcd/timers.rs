@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::connection::Kind;
-use super::refusal::Refusal;
+use super::connection::CallKind;
+use super::refusal::RefusalStatus;
 use super::{Cluster, ClusterOutput, calls};
 use lock_proto::Instant;
 use lock_proto::time::nanos;
@@ -25,8 +25,8 @@ impl Cluster {
             let inbox = connection.inbox.front().map(|(at, _)| *at);
             let outbox = connection.outbox.front().map(|(at, _)| *at);
             let streams = connection.streams.values().filter_map(|stream| match &stream.kind {
-                Kind::KeepAlive(keep_alives) => keep_alives.next_due(),
-                Kind::Watch(watches, at) => watches.wants_progress().then_some(*at),
+                CallKind::KeepAlive(keep_alives) => keep_alives.next_due(),
+                CallKind::Watch(watches, at) => watches.wants_progress().then_some(*at),
             });
             inbox.into_iter().chain(outbox).chain(streams)
         });
@@ -75,7 +75,7 @@ impl Cluster {
         while self.pending.front().is_some_and(|call| call.until <= self.now) {
             let Some(call) = self.pending.pop_front() else { return };
             let reached_log = call.forwarded || !calls::is_proposal(&call.request);
-            let why = if reached_log { Refusal::TIMED_OUT } else { Refusal::DEADLINE_EXCEEDED };
+            let why = if reached_log { RefusalStatus::TIMED_OUT } else { RefusalStatus::DEADLINE_EXCEEDED };
             let reply = Err(why.status());
             self.emit(ClusterOutput::Reply { conn: call.conn, rpc: call.rpc, reply });
             if call.forwarded {
@@ -84,8 +84,8 @@ impl Cluster {
         }
         let now = self.now;
         self.end_where(|_, kind| match kind {
-            Kind::KeepAlive(keep_alives) => keep_alives.is_over(now),
-            Kind::Watch(..) => false,
+            CallKind::KeepAlive(keep_alives) => keep_alives.is_over(now),
+            CallKind::Watch(..) => false,
         });
     }
 
@@ -97,14 +97,14 @@ impl Cluster {
         }
     }
 
-    pub(super) fn end_where(&mut self, over: impl Fn(usize, &Kind) -> bool) {
+    pub(super) fn end_where(&mut self, over: impl Fn(usize, &CallKind) -> bool) {
         let mut ended = Vec::new();
         for (conn, connection) in &self.connections {
             let streams = connection.streams.iter().filter(|(_, stream)| over(connection.member, &stream.kind));
             ended.extend(streams.map(|(stream, _)| (*conn, *stream)));
         }
         for (conn, stream) in ended {
-            self.end(conn, stream, Refusal::NO_LEADER);
+            self.end(conn, stream, RefusalStatus::NO_LEADER);
         }
     }
 
@@ -139,7 +139,7 @@ impl Cluster {
         let mut due = false;
         for connection in self.connections.values_mut() {
             for stream in connection.streams.values_mut() {
-                if let Kind::Watch(watches, at) = &mut stream.kind
+                if let CallKind::Watch(watches, at) = &mut stream.kind
                     && watches.wants_progress()
                     && *at <= now
                 {

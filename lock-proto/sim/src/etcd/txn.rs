@@ -6,9 +6,9 @@ use core::cmp::Ordering;
 
 use bytes::Bytes;
 
-use super::refusal::Refusal;
-use super::span::Span;
-use super::store::{Change, Entry, Store};
+use super::refusal::RefusalStatus;
+use super::span::KeySpan;
+use super::store::{StoredKey, KeySpace, RevisionChange};
 use lock_proto::etcd::message::{
     ASCEND, BY_CREATE, COMPARE_CREATE, COMPARE_LEASE, COMPARE_MOD, COMPARE_VALUE, COMPARE_VERSION, Compare,
     CompareWith, DESCEND, DeleteRangeResponse, Op, OpResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
@@ -21,33 +21,33 @@ const BY_VERSION: i32 = 1;
 const BY_MOD: i32 = 3;
 const BY_VALUE: i32 = 4;
 
-pub(super) fn check_range(range: &RangeRequest) -> Result<(), Refusal> {
-    if range.key.is_empty() { Err(Refusal::EMPTY_KEY) } else { Ok(()) }
+pub(super) fn check_range(range: &RangeRequest) -> Result<(), RefusalStatus> {
+    if range.key.is_empty() { Err(RefusalStatus::EMPTY_KEY) } else { Ok(()) }
 }
 
 /// Checks the syntax of a transaction, which the server does first.
-pub(super) fn check(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
+pub(super) fn check(txn: &TxnRequest, max_ops: usize) -> Result<(), RefusalStatus> {
     check_shape(txn, max_ops)?;
     check_overlaps(&txn.success)?;
     check_overlaps(&txn.failure).map(drop)
 }
 
-fn check_put(put: &PutRequest) -> Result<(), Refusal> {
+fn check_put(put: &PutRequest) -> Result<(), RefusalStatus> {
     if put.key.is_empty() {
-        return Err(Refusal::EMPTY_KEY);
+        return Err(RefusalStatus::EMPTY_KEY);
     }
     if put.ignore_value && !put.value.is_empty() {
-        return Err(Refusal::VALUE_PROVIDED);
+        return Err(RefusalStatus::VALUE_PROVIDED);
     }
-    if put.ignore_lease && put.lease != 0 { Err(Refusal::LEASE_PROVIDED) } else { Ok(()) }
+    if put.ignore_lease && put.lease != 0 { Err(RefusalStatus::LEASE_PROVIDED) } else { Ok(()) }
 }
 
 /// Checks the size. The outer transaction's longest part counts against the limit of inner ones.
-fn check_shape(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
+fn check_shape(txn: &TxnRequest, max_ops: usize) -> Result<(), RefusalStatus> {
     let longest = txn.compare.len().max(txn.success.len()).max(txn.failure.len());
-    let left = max_ops.checked_sub(longest).ok_or(Refusal::TOO_MANY_OPS)?;
+    let left = max_ops.checked_sub(longest).ok_or(RefusalStatus::TOO_MANY_OPS)?;
     if txn.compare.iter().any(|compare| compare.key.is_empty()) {
-        return Err(Refusal::EMPTY_KEY);
+        return Err(RefusalStatus::EMPTY_KEY);
     }
     for op in txn.success.iter().chain(&txn.failure) {
         let key = match &op.request {
@@ -61,10 +61,10 @@ fn check_shape(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
                 check_shape(inner, left)?;
                 continue;
             }
-            None => return Err(Refusal::KEY_NOT_FOUND),
+            None => return Err(RefusalStatus::KEY_NOT_FOUND),
         };
         if key.is_empty() {
-            return Err(Refusal::EMPTY_KEY);
+            return Err(RefusalStatus::EMPTY_KEY);
         }
     }
     Ok(())
@@ -73,22 +73,22 @@ fn check_shape(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
 /// Checks that no key is put twice, or put and deleted. Returns the puts and the deletes. The
 /// branches of an inner transaction are alternatives. As in etcd, an open-ended delete is ignored,
 /// and so is a delete in a later inner transaction than the put.
-fn check_overlaps(ops: &[RequestOp]) -> Result<(BTreeSet<Bytes>, Vec<Span>), Refusal> {
+fn check_overlaps(ops: &[RequestOp]) -> Result<(BTreeSet<Bytes>, Vec<KeySpan>), RefusalStatus> {
     let mut deletes = Vec::new();
     for op in ops {
         if let Some(Op::Delete(delete)) = &op.request {
-            deletes.push(Span::new(&delete.key, &delete.range_end));
+            deletes.push(KeySpan::new(&delete.key, &delete.range_end));
         }
     }
-    deletes.retain(|span| !matches!(span, Span::From(_)));
+    deletes.retain(|span| !matches!(span, KeySpan::From(_)));
     let mut puts = BTreeSet::new();
-    let is_deleted = |deletes: &[Span], key: &Bytes| deletes.iter().any(|span| span.contains(key));
+    let is_deleted = |deletes: &[KeySpan], key: &Bytes| deletes.iter().any(|span| span.contains(key));
     for op in ops {
         let Some(Op::Txn(inner)) = &op.request else { continue };
         let (then, then_deletes) = check_overlaps(&inner.success)?;
         let (other, other_deletes) = check_overlaps(&inner.failure)?;
         if then.iter().chain(&other).any(|key| puts.contains(key) || is_deleted(&deletes, key)) {
-            return Err(Refusal::DUPLICATE_KEY);
+            return Err(RefusalStatus::DUPLICATE_KEY);
         }
         puts.extend(then.into_iter().chain(other));
         deletes.extend(then_deletes.into_iter().chain(other_deletes));
@@ -97,7 +97,7 @@ fn check_overlaps(ops: &[RequestOp]) -> Result<(BTreeSet<Bytes>, Vec<Span>), Ref
         if let Some(Op::Put(put)) = &op.request
             && (is_deleted(&deletes, &put.key) || !puts.insert(put.key.clone()))
         {
-            return Err(Refusal::DUPLICATE_KEY);
+            return Err(RefusalStatus::DUPLICATE_KEY);
         }
     }
     Ok((puts, deletes))
@@ -114,10 +114,10 @@ pub(super) fn puts(txn: &TxnRequest) -> bool {
 }
 
 /// Reads keys, at a revision that can be read. `pending` are the events of a change in progress.
-pub(super) fn read(store: &Store, range: &RangeRequest, pending: &[WatchEvent]) -> RangeResponse {
-    let span = Span::new(&range.key, &range.range_end);
+pub(super) fn read(store: &KeySpace, range: &RangeRequest, pending: &[WatchEvent]) -> RangeResponse {
+    let span = KeySpan::new(&range.key, &range.range_end);
     let earlier;
-    let mut found: Vec<(&Bytes, &Entry)> = if range.revision > 0 {
+    let mut found: Vec<(&Bytes, &StoredKey)> = if range.revision > 0 {
         earlier = store.range_at(&span, range.revision, pending);
         earlier.iter().collect()
     } else {
@@ -152,8 +152,8 @@ pub(super) fn read(store: &Store, range: &RangeRequest, pending: &[WatchEvent]) 
 }
 
 /// Sorts by the requested target. An unknown order or target keeps the order by key.
-fn sort(found: &mut [(&Bytes, &Entry)], range: &RangeRequest) {
-    let by = |a: &(&Bytes, &Entry), b: &(&Bytes, &Entry)| -> Ordering {
+fn sort(found: &mut [(&Bytes, &StoredKey)], range: &RangeRequest) {
+    let by = |a: &(&Bytes, &StoredKey), b: &(&Bytes, &StoredKey)| -> Ordering {
         match range.sort_target {
             BY_KEY => a.0.cmp(b.0),
             BY_VERSION => a.1.version.cmp(&b.1.version),
@@ -173,7 +173,7 @@ fn sort(found: &mut [(&Bytes, &Entry)], range: &RangeRequest) {
 }
 
 /// Executes a transaction. The caller completes the header.
-pub(super) fn run(store: &mut Store, txn: &TxnRequest) -> Result<TxnResponse, Refusal> {
+pub(super) fn run(store: &mut KeySpace, txn: &TxnRequest) -> Result<TxnResponse, RefusalStatus> {
     let mut path = Vec::new();
     decide(store, txn, &mut path);
     check_puts(store, txn, &mut path.iter().copied())?;
@@ -185,7 +185,7 @@ pub(super) fn run(store: &mut Store, txn: &TxnRequest) -> Result<TxnResponse, Re
 }
 
 /// Decides the branches of all transactions that are reached, by the initial state of the store.
-fn decide(store: &Store, txn: &TxnRequest, path: &mut Vec<bool>) {
+fn decide(store: &KeySpace, txn: &TxnRequest, path: &mut Vec<bool>) {
     let succeeds = txn.compare.iter().all(|compare| holds(store, compare));
     path.push(succeeds);
     for op in branch(txn, succeeds) {
@@ -201,14 +201,14 @@ fn branch(txn: &TxnRequest, succeeds: bool) -> &[RequestOp] {
 
 /// Rejects the transaction if any put keeps a part of a key that does not exist, or names a lease
 /// that does not exist.
-fn check_puts(store: &Store, txn: &TxnRequest, path: &mut impl Iterator<Item = bool>) -> Result<(), Refusal> {
+fn check_puts(store: &KeySpace, txn: &TxnRequest, path: &mut impl Iterator<Item = bool>) -> Result<(), RefusalStatus> {
     for op in branch(txn, path.next() == Some(true)) {
         match &op.request {
             Some(Op::Put(put)) if (put.ignore_value || put.ignore_lease) && store.get(&put.key).is_none() => {
-                return Err(Refusal::KEY_NOT_FOUND);
+                return Err(RefusalStatus::KEY_NOT_FOUND);
             }
             Some(Op::Put(put)) if put.lease != 0 && store.leases().get(put.lease).is_none() => {
-                return Err(Refusal::LEASE_NOT_FOUND);
+                return Err(RefusalStatus::LEASE_NOT_FOUND);
             }
             Some(Op::Txn(inner)) => check_puts(store, inner, path)?,
             Some(Op::Put(_) | Op::Range(_) | Op::Delete(_)) | None => {}
@@ -218,12 +218,12 @@ fn check_puts(store: &Store, txn: &TxnRequest, path: &mut impl Iterator<Item = b
 }
 
 /// Rejects the transaction if any read names a revision that cannot be read.
-fn check_reads(store: &Store, txn: &TxnRequest, path: &mut impl Iterator<Item = bool>) -> Result<(), Refusal> {
+fn check_reads(store: &KeySpace, txn: &TxnRequest, path: &mut impl Iterator<Item = bool>) -> Result<(), RefusalStatus> {
     for op in branch(txn, path.next() == Some(true)) {
         match &op.request {
             // As in etcd, a negative revision is the latest for a read alone, and compacted here.
             Some(Op::Range(range)) if range.revision < store.compacted() && range.revision != 0 => {
-                return Err(Refusal::COMPACTED);
+                return Err(RefusalStatus::COMPACTED);
             }
             Some(Op::Range(range)) => store.check_revision(range.revision)?,
             Some(Op::Txn(inner)) => check_reads(store, inner, path)?,
@@ -234,7 +234,7 @@ fn check_reads(store: &Store, txn: &TxnRequest, path: &mut impl Iterator<Item = 
 }
 
 fn perform_all(
-    change: &mut Change<'_>,
+    change: &mut RevisionChange<'_>,
     txn: &TxnRequest,
     path: &mut impl Iterator<Item = bool>,
 ) -> (bool, Vec<ResponseOp>) {
@@ -243,7 +243,11 @@ fn perform_all(
     (succeeded, ops.map(|op| ResponseOp { response: perform(change, op, path) }).collect())
 }
 
-fn perform(change: &mut Change<'_>, op: &RequestOp, path: &mut impl Iterator<Item = bool>) -> Option<OpResponse> {
+fn perform(
+    change: &mut RevisionChange<'_>,
+    op: &RequestOp,
+    path: &mut impl Iterator<Item = bool>,
+) -> Option<OpResponse> {
     let answer = match op.request.as_ref()? {
         Op::Range(range) => {
             let header = Some(header(change));
@@ -257,7 +261,7 @@ fn perform(change: &mut Change<'_>, op: &RequestOp, path: &mut impl Iterator<Ite
             OpResponse::Put(PutResponse { header: Some(header(change)), prev_kv })
         }
         Op::Delete(delete) => {
-            let keys = change.delete(&Span::new(&delete.key, &delete.range_end));
+            let keys = change.delete(&KeySpan::new(&delete.key, &delete.range_end));
             let deleted = i64::try_from(keys.len()).unwrap_or(i64::MAX);
             let prev_kvs = if delete.prev_kv { keys } else { Vec::new() };
             OpResponse::Delete(DeleteRangeResponse { header: Some(header(change)), deleted, prev_kvs })
@@ -272,22 +276,22 @@ fn perform(change: &mut Change<'_>, op: &RequestOp, path: &mut impl Iterator<Ite
 }
 
 /// The header of a partial response, which names no member.
-const fn header(change: &Change<'_>) -> ResponseHeader {
+const fn header(change: &RevisionChange<'_>) -> ResponseHeader {
     ResponseHeader { member_id: 0, revision: change.revision() }
 }
 
 /// Evaluates a condition for all keys of a range. The numbers of an absent key are 0.
-fn holds(store: &Store, compare: &Compare) -> bool {
-    let span = Span::new(&compare.key, &compare.range_end);
+fn holds(store: &KeySpace, compare: &Compare) -> bool {
+    let span = KeySpan::new(&compare.key, &compare.range_end);
     let mut found = store.range(&span).map(|(_, entry)| entry).peekable();
     if found.peek().is_none() {
-        let absent = Entry { created: 0, modified: 0, version: 0, value: Bytes::new(), lease: 0 };
+        let absent = StoredKey { created: 0, modified: 0, version: 0, value: Bytes::new(), lease: 0 };
         return compare.target != COMPARE_VALUE && holds_for(compare, &absent);
     }
     found.all(|entry| holds_for(compare, entry))
 }
 
-fn holds_for(compare: &Compare, entry: &Entry) -> bool {
+fn holds_for(compare: &Compare, entry: &StoredKey) -> bool {
     // If the value does not match the target, etcd compares with 0.
     let version = if let Some(CompareWith::Version(version)) = compare.with { version } else { 0 };
     let lease = if let Some(CompareWith::Lease(lease)) = compare.with { lease } else { 0 };

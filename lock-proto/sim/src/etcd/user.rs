@@ -9,8 +9,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::refusal::Refusal;
-use super::span::{Span, Until, after_prefix};
+use super::refusal::RefusalStatus;
+use super::span::{KeySpan, Until, after_prefix};
 use lock_proto::etcd::message::{Op, RequestOp, TxnRequest};
 
 /// A user of a simulated cluster. The first user of a cluster enables authentication.
@@ -67,11 +67,11 @@ impl User {
         }
     }
 
-    fn may_read(&self, span: &Span) -> Result<(), Refusal> {
+    fn may_read(&self, span: &KeySpan) -> Result<(), RefusalStatus> {
         permitted(self.root || covered(&self.read, span))
     }
 
-    fn may_write(&self, span: &Span) -> Result<(), Refusal> {
+    fn may_write(&self, span: &KeySpan) -> Result<(), RefusalStatus> {
         permitted(self.root || covered(&self.write, span))
     }
 }
@@ -88,8 +88,8 @@ impl fmt::Debug for User {
     }
 }
 
-const fn permitted(yes: bool) -> Result<(), Refusal> {
-    if yes { Ok(()) } else { Err(Refusal::PERMISSION_DENIED) }
+const fn permitted(yes: bool) -> Result<(), RefusalStatus> {
+    if yes { Ok(()) } else { Err(RefusalStatus::PERMISSION_DENIED) }
 }
 
 fn add(ranges: &mut Vec<(Vec<u8>, Until)>, prefix: &[u8]) {
@@ -105,12 +105,12 @@ fn add(ranges: &mut Vec<(Vec<u8>, Until)>, prefix: &[u8]) {
     *ranges = joined;
 }
 
-fn covered(ranges: &[(Vec<u8>, Until)], span: &Span) -> bool {
+fn covered(ranges: &[(Vec<u8>, Until)], span: &KeySpan) -> bool {
     let end = match span {
         // Any end after the key itself and not after the next possible key.
-        Span::One(key) => Until::Key([key, &[0][..]].concat()),
-        Span::Range(_, end) => Until::Key(end.to_vec()),
-        Span::From(_) => Until::Last,
+        KeySpan::One(key) => Until::Key([key, &[0][..]].concat()),
+        KeySpan::Range(_, end) => Until::Key(end.to_vec()),
+        KeySpan::From(_) => Until::Last,
     };
     let first = span.start().to_vec();
     // Both ends must be inside, even for an empty range.
@@ -132,36 +132,36 @@ pub(super) enum Caller<'a> {
 }
 
 impl Caller<'_> {
-    pub(super) fn may_read(self, span: &Span) -> Result<(), Refusal> {
+    pub(super) fn may_read(self, span: &KeySpan) -> Result<(), RefusalStatus> {
         match self {
             Self::Anybody => Ok(()),
-            Self::Nobody => Err(Refusal::USER_EMPTY),
+            Self::Nobody => Err(RefusalStatus::USER_EMPTY),
             Self::User(user) => user.may_read(span),
         }
     }
 
-    pub(super) fn may_write(self, span: &Span) -> Result<(), Refusal> {
+    pub(super) fn may_write(self, span: &KeySpan) -> Result<(), RefusalStatus> {
         match self {
             Self::Anybody => Ok(()),
-            Self::Nobody => Err(Refusal::USER_EMPTY),
+            Self::Nobody => Err(RefusalStatus::USER_EMPTY),
             Self::User(user) => user.may_write(span),
         }
     }
 
     /// Checks both branches. Like etcd 3.4, does not check inner transactions.
-    pub(super) fn may_run(self, txn: &TxnRequest) -> Result<(), Refusal> {
+    pub(super) fn may_run(self, txn: &TxnRequest) -> Result<(), RefusalStatus> {
         for compare in &txn.compare {
-            self.may_read(&Span::new(&compare.key, &compare.range_end))?;
+            self.may_read(&KeySpan::new(&compare.key, &compare.range_end))?;
         }
         txn.success.iter().chain(&txn.failure).try_for_each(|op| self.may_do(op))
     }
 
-    fn may_do(self, op: &RequestOp) -> Result<(), Refusal> {
+    fn may_do(self, op: &RequestOp) -> Result<(), RefusalStatus> {
         match &op.request {
-            Some(Op::Range(range)) => self.may_read(&Span::new(&range.key, &range.range_end)),
-            Some(Op::Put(put)) => self.may_write(&Span::One(put.key.clone())),
+            Some(Op::Range(range)) => self.may_read(&KeySpan::new(&range.key, &range.range_end)),
+            Some(Op::Put(put)) => self.may_write(&KeySpan::One(put.key.clone())),
             Some(Op::Delete(delete)) => {
-                let span = Span::new(&delete.key, &delete.range_end);
+                let span = KeySpan::new(&delete.key, &delete.range_end);
                 if delete.prev_kv {
                     self.may_read(&span)?;
                 }

@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use prost::Message;
 
-use super::span::Span;
-use super::store::Store;
+use super::span::KeySpan;
+use super::store::KeySpace;
 use lock_proto::etcd::message::{
     DELETED, NO_DELETE, NO_PUT, ResponseHeader, WatchCreateRequest, WatchEvent, WatchResponse,
 };
@@ -17,8 +17,8 @@ use lock_proto::etcd::message::{
 const BATCH: usize = 1_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Watch {
-    span: Span,
+struct KeyWatch {
+    span: KeySpan,
     /// The first revision that was not sent yet.
     next: i64,
     /// It started in the past and has not been synced.
@@ -37,16 +37,16 @@ struct Watch {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Watches {
-    by_id: BTreeMap<i64, Watch>,
+pub(super) struct KeyWatches {
+    by_id: BTreeMap<i64, KeyWatch>,
     next_id: i64,
 }
 
-impl Watches {
-    pub(super) fn span(request: &WatchCreateRequest) -> Span {
+impl KeyWatches {
+    pub(super) fn span(request: &WatchCreateRequest) -> KeySpan {
         // An empty key means the first possible key.
         let first = if request.key.is_empty() { Bytes::from_static(&[0]) } else { request.key.clone() };
-        Span::new(&first, &request.range_end)
+        KeySpan::new(&first, &request.range_end)
     }
 
     /// Creates a watch on a member that has applied everything up to `applied`.
@@ -68,7 +68,7 @@ impl Watches {
             return refused("mvcc: duplicate watch ID provided on the WatchStream".into());
         }
         let next = if request.start_revision == 0 { applied + 1 } else { request.start_revision };
-        let watch = Watch {
+        let watch = KeyWatch {
             span,
             next,
             parked: next <= applied,
@@ -134,7 +134,7 @@ impl Watches {
     }
 
     /// Syncs the parked watches, as etcd does periodically.
-    pub(super) fn sync(&mut self, store: &Store, applied: i64, max: usize, out: &mut Vec<WatchResponse>) {
+    pub(super) fn sync(&mut self, store: &KeySpace, applied: i64, max: usize, out: &mut Vec<WatchResponse>) {
         for (id, watch) in &mut self.by_id {
             if !watch.parked {
                 continue;
@@ -186,7 +186,7 @@ impl Watches {
     }
 }
 
-impl Watch {
+impl KeyWatch {
     /// Returns the events of a revision that it wants. The key as it was before is missing if that
     /// revision is compacted.
     fn matching(&self, revision: i64, events: &[WatchEvent], compacted: i64) -> Vec<WatchEvent> {

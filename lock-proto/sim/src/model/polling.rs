@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use lock_proto::Instant;
 
 /// A value of the key; those of our clients are tokens.
-pub(crate) type Value = Arc<[u8]>;
+pub(crate) type ModelValue = Arc<[u8]>;
 
 /// How a tenure ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,12 +24,12 @@ pub(crate) enum End {
 
 /// A holder, past or present.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tenure {
+pub(crate) struct ModelTenure {
     /// When and how it ended.
     pub(crate) end: Option<(Instant, End)>,
 }
 
-impl Tenure {
+impl ModelTenure {
     /// Returns whether it held the lock at some time from `since` to now.
     pub(crate) fn is_since(&self, since: Instant) -> bool {
         self.end.is_none_or(|(at, _)| at >= since)
@@ -40,8 +40,8 @@ impl Tenure {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Polling {
     /// The holder and its expiry.
-    holder: Option<(Value, u64)>,
-    tenures: BTreeMap<Value, Tenure>,
+    holder: Option<(ModelValue, u64)>,
+    tenures: BTreeMap<ModelValue, ModelTenure>,
 }
 
 impl Polling {
@@ -51,7 +51,7 @@ impl Polling {
     }
 
     /// Returns the tenure of this value.
-    pub(crate) fn tenure(&self, value: &[u8]) -> Option<&Tenure> {
+    pub(crate) fn tenure(&self, value: &[u8]) -> Option<&ModelTenure> {
         self.tenures.get(value)
     }
 
@@ -108,8 +108,8 @@ impl Polling {
 
     fn adopt(&mut self, found: Option<(&[u8], u64)>) {
         let Some((value, until_ms)) = found else { return };
-        let value: Value = value.into();
-        self.tenures.insert(value.clone(), Tenure { end: None });
+        let value: ModelValue = value.into();
+        self.tenures.insert(value.clone(), ModelTenure { end: None });
         self.holder = Some((value, until_ms));
     }
 

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use super::lock::Call;
 use super::transport::Transport;
-use crate::redis::Reply;
+use crate::redis::RespReply;
 use crate::redis::effect::encode;
 use lock_proto::Event;
 use lock_proto::Instant;
@@ -43,8 +43,8 @@ struct Connection {
 /// Something that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    Reply(LockId, Call, Reply),
-    Message(LockId, usize, Reply),
+    Reply(LockId, Call, RespReply),
+    Message(LockId, usize, RespReply),
 }
 
 impl Connection {
@@ -122,9 +122,9 @@ impl Connections {
         let mut found = Vec::new();
         let Some(connection) = self.open.get_mut(&conn) else { return found };
         connection.input.extend_from_slice(bytes);
-        while let Some((reply, len)) = Reply::decode(&connection.input) {
+        while let Some((reply, len)) = RespReply::decode(&connection.input) {
             connection.input.drain(..len);
-            let logged_out = matches!(&reply, Reply::Error(text) if text.starts_with("NOAUTH"));
+            let logged_out = matches!(&reply, RespReply::Error(text) if text.starts_with("NOAUTH"));
             if logged_out && let Some(endpoint) = self.endpoints.get(conn.node().index()) {
                 connection.log_in(endpoint);
             }
@@ -202,6 +202,6 @@ impl Transport for Connections {
     }
 }
 
-fn is_message(reply: &Reply) -> bool {
-    matches!(reply.items(), [Reply::Bulk(kind), _, _, ..] if kind == b"message" || kind == b"pmessage")
+fn is_message(reply: &RespReply) -> bool {
+    matches!(reply.items(), [RespReply::Bulk(kind), _, _, ..] if kind == b"message" || kind == b"pmessage")
 }

@@ -4,7 +4,7 @@ use alloc::string::String;
 use core::fmt::Debug;
 
 use super::context::Context;
-use crate::redis::{Reply, ScriptFn};
+use crate::redis::{RespReply, ScriptFn};
 use lock_proto::Instant;
 
 /// One acquisition of a lock of your own on Redis, from the request to its end.
@@ -28,14 +28,14 @@ pub trait OwnLock: Clone + Debug {
     fn release(&mut self, cx: &mut Context<'_>);
 
     /// A command was answered, or its connection is [`Lost`].
-    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>);
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RespReply, Lost>);
 
     /// A timer of [`Context::after`] is due.
     fn handle_timeout(&mut self, _cx: &mut Context<'_>, _timer: u64) {}
 
     /// A message arrived on the own connection to a node, after `SUBSCRIBE` by
     /// [`Context::send_alone`].
-    fn handle_message(&mut self, _cx: &mut Context<'_>, _node: usize, _message: Reply) {}
+    fn handle_message(&mut self, _cx: &mut Context<'_>, _node: usize, _message: RespReply) {}
 
     /// The application gave up: its wait ended, it dropped the acquisition or guard, or the client
     /// shuts down. By default releases a lock that was granted, and does nothing else. Replies and

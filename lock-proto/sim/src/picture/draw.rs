@@ -9,10 +9,10 @@ use super::axis::{Axis, length};
 use super::layout::{AXIS, BAR, Layout};
 use super::spacing::{Rows, width};
 use super::svg::{Anchor, Svg};
-use super::timeline::{Acquisition, Span, Timeline};
-use super::{COLOURS, Finding, NOTE_SIZE, Servers, TEXT_SIZE};
+use super::timeline::{AcquisitionLane, Span, Timeline};
+use super::{COLOURS, Finding, NOTE_SIZE, ServersWord, TEXT_SIZE};
 use crate::direction::Direction;
-use crate::trace::{Delivery, Lane, Message, State, Trace, What};
+use crate::trace::{Delivery, Lane, Message, ProcessState, Trace, TraceEvent};
 use lock_proto::Instant;
 
 const NAMES: f64 = 92.0;
@@ -27,7 +27,7 @@ pub(super) struct Scene<'a> {
     pub(super) axis: &'a Axis,
     pub(super) window: Span,
     pub(super) findings: &'a [Finding],
-    pub(super) servers: Servers,
+    pub(super) servers: ServersWord,
 }
 
 /// A text above all lanes.
@@ -129,9 +129,9 @@ impl Scene<'_> {
             let Some(band) = layout.band(interruption.lane).filter(|_| self.sees(interruption.span)) else { continue };
             let (from, to) = (self.axis.x(interruption.span.from), self.axis.x(interruption.span.to));
             let (class, word) = match interruption.state {
-                State::Paused => ("paused", "stopped"),
-                State::Down => ("down", "dead"),
-                State::Running => continue,
+                ProcessState::Paused => ("paused", "stopped"),
+                ProcessState::Down => ("down", "dead"),
+                ProcessState::Running => continue,
             };
             let title = format!("{} is {word} {}", self.servers.name(interruption.lane), describe(interruption.span));
             svg.rect(class, (from, band.top + 1.0), ((to - from).max(2.0), band.bottom - band.top - 2.0), &title);
@@ -216,10 +216,10 @@ impl Scene<'_> {
         }
     }
 
-    fn acquisition(&self, svg: &mut Svg, acquisition: &Acquisition, y: f64) {
+    fn acquisition(&self, svg: &mut Svg, acquisition: &AcquisitionLane, y: f64) {
         let colour = colour(self.timeline, &acquisition.name);
         let x = |at| self.axis.x(at);
-        let Acquisition { client, lock, requested, granted, .. } = acquisition;
+        let AcquisitionLane { client, lock, requested, granted, .. } = acquisition;
         let label = self.timeline.label(acquisition);
         let name = &acquisition.name;
         let fence = acquisition.fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
@@ -280,7 +280,7 @@ impl Scene<'_> {
     fn belief(
         &self,
         svg: &mut Svg,
-        acquisition: &Acquisition,
+        acquisition: &AcquisitionLane,
         span: Span,
         (colour, acquisition_label): (&str, &str),
         y: f64,
@@ -312,7 +312,7 @@ impl Scene<'_> {
         }
     }
 
-    fn ends(&self, svg: &mut Svg, acquisition: &Acquisition, acquisition_label: &str, y: f64) {
+    fn ends(&self, svg: &mut Svg, acquisition: &AcquisitionLane, acquisition_label: &str, y: f64) {
         if let Some((at, why)) = acquisition.lost.as_ref().filter(|(at, _)| self.is_in(*at)) {
             let x = self.axis.x(*at);
             svg.cross("loss", (x, y), 4.5, &format!("{acquisition_label}\nnotified {at}: lost, {why}"));
@@ -338,7 +338,7 @@ impl Scene<'_> {
         }
     }
 
-    fn label(&self, svg: &mut Svg, acquisition: &Acquisition, (label, colour): (&str, &str), y: f64) {
+    fn label(&self, svg: &mut Svg, acquisition: &AcquisitionLane, (label, colour): (&str, &str), y: f64) {
         let needed = width(label, TEXT_SIZE) + 8.0;
         let seen = acquisition.believed.iter().map(|span| {
             let from = self.axis.x(span.from.max(self.window.from));
@@ -364,7 +364,7 @@ impl Scene<'_> {
         let mut labels = vec![Rows::default(); self.timeline.names.len()];
         let mut last: Vec<Option<String>> = vec![None; self.timeline.names.len()];
         for entry in self.trace.entries.iter().filter(|entry| self.is_in(entry.at)) {
-            let What::Write { client, lock, name, fence, accepted } = &entry.what else { continue };
+            let TraceEvent::Write { client, lock, name, fence, accepted } = &entry.what else { continue };
             let (x, row) = (self.axis.x(entry.at), self.timeline.name(name));
             let y = band.row(row);
             let number = fence.map_or_else(|| "no fence".to_owned(), |fence| format!("fence {fence}"));
@@ -425,7 +425,7 @@ impl Scene<'_> {
         }
         texts.extend(self.trace.calm.map(|at| (at, "calm", "the faults end".to_owned(), None)));
         for entry in &self.trace.entries {
-            if let What::Note { lane: None, text } = &entry.what
+            if let TraceEvent::Note { lane: None, text } = &entry.what
                 && self.trace.calm != Some(entry.at)
             {
                 texts.push((entry.at, "general", text.clone(), None));

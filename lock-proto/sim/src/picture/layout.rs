@@ -9,7 +9,7 @@ use super::axis::{Axis, length};
 use super::spacing::{Rows, width};
 use super::timeline::{Span, Timeline};
 use super::{NOTE_SIZE, TEXT_SIZE};
-use crate::trace::{Lane, Trace, What};
+use crate::trace::{Lane, Trace, TraceEvent};
 
 pub(super) const BAR: f64 = 14.0;
 const ROW: f64 = 20.0;
@@ -97,7 +97,7 @@ impl Layout {
             layout.nodes.push(Band { top: y, bottom, line, first: line + 16.0 });
             y = bottom;
         }
-        let written = |what: &What| matches!(what, What::Write { .. });
+        let written = |what: &TraceEvent| matches!(what, TraceEvent::Write { .. });
         if trace.entries.iter().any(|entry| written(&entry.what)) {
             y += 10.0;
             let bottom = y + 12.0 + timeline.names.len() as f64 * ROW;
@@ -153,19 +153,19 @@ impl Draft {
         let mut draft = Self::default();
         for entry in trace.entries.iter().filter(|entry| entry.at >= window.from && entry.at <= window.to) {
             let (lane, text, clock) = match &entry.what {
-                What::Note { lane: Some(lane), text } => (*lane, text.clone(), false),
-                What::Clock { lane, by } => {
+                TraceEvent::Note { lane: Some(lane), text } => (*lane, text.clone(), false),
+                TraceEvent::Clock { lane, by } => {
                     let sign = if *by < 0 { '−' } else { '+' };
                     let by = length(core::time::Duration::from_nanos(by.unsigned_abs()));
                     (*lane, format!("clock {sign}{by}"), true)
                 }
-                What::Note { lane: None, .. }
-                | What::State { .. }
-                | What::Cut { .. }
-                | What::Healed { .. }
-                | What::Lock { .. }
-                | What::Write { .. }
-                | What::Violation(_) => continue,
+                TraceEvent::Note { lane: None, .. }
+                | TraceEvent::State { .. }
+                | TraceEvent::Cut { .. }
+                | TraceEvent::Healed { .. }
+                | TraceEvent::Lock { .. }
+                | TraceEvent::Write { .. }
+                | TraceEvent::Violation(_) => continue,
             };
             let x = axis.x(entry.at);
             let end = x + 16.0 + width(&text, NOTE_SIZE);

@@ -38,7 +38,7 @@ use core::time::Duration;
 
 use crate::check::Violation;
 use crate::scenario::{Backend, Bounds, Origin, Outcome, Plan};
-use crate::trace::{Delivery, Lane, Message, Trace, What};
+use crate::trace::{Delivery, Lane, Message, Trace, TraceEvent};
 use lock_proto::Instant;
 
 use axis::Axis;
@@ -74,7 +74,7 @@ pub struct Picture<'a> {
     /// Violations that the outcome excuses although the plan does not.
     excused: &'a [Violation],
     log: &'a str,
-    servers: Servers,
+    servers: ServersWord,
     window: (Option<Duration>, Option<Duration>),
 }
 
@@ -91,7 +91,7 @@ impl<'a> Picture<'a> {
             plan: None,
             excused: &[],
             log: "",
-            servers: Servers("node"),
+            servers: ServersWord("node"),
             window: (None, None),
         }
     }
@@ -114,7 +114,7 @@ impl<'a> Picture<'a> {
             plan: Some(plan),
             excused: &outcome.excused,
             log: &outcome.log,
-            servers: Servers::of(plan.scenario.backend),
+            servers: ServersWord::of(plan.scenario.backend),
             ..Self::new(&title, trace)
         }
     }
@@ -146,7 +146,7 @@ impl<'a> Picture<'a> {
 
     /// Calls the servers members, as etcd does.
     pub const fn members(mut self) -> Self {
-        self.servers = Servers("member");
+        self.servers = ServersWord("member");
         self
     }
 
@@ -194,9 +194,9 @@ impl Finding {
 
 /// Returns the word for servers, which depends on the store.
 #[derive(Clone, Copy, Debug)]
-struct Servers(&'static str);
+struct ServersWord(&'static str);
 
-impl Servers {
+impl ServersWord {
     const fn of(backend: Backend) -> Self {
         Self(match backend {
             Backend::Redis => "node",
@@ -219,14 +219,14 @@ fn main_finding(findings: &[Finding]) -> Option<&Finding> {
 
 fn findings(picture: &Picture<'_>) -> Vec<Finding> {
     let violations = picture.trace.entries.iter().filter_map(|entry| match &entry.what {
-        What::Violation(violation) => Some(violation.clone()),
-        What::State { .. }
-        | What::Clock { .. }
-        | What::Cut { .. }
-        | What::Healed { .. }
-        | What::Lock { .. }
-        | What::Write { .. }
-        | What::Note { .. } => None,
+        TraceEvent::Violation(violation) => Some(violation.clone()),
+        TraceEvent::State { .. }
+        | TraceEvent::Clock { .. }
+        | TraceEvent::Cut { .. }
+        | TraceEvent::Healed { .. }
+        | TraceEvent::Lock { .. }
+        | TraceEvent::Write { .. }
+        | TraceEvent::Note { .. } => None,
     });
     let promised = |violation: &Violation| {
         picture.plan.is_none_or(|plan| plan.promises(violation.rule)) && !picture.excused.contains(violation)

@@ -9,8 +9,8 @@ use super::draw::colour;
 use super::spacing::Rows;
 use super::svg::{Anchor, Svg};
 use super::timeline::{Span, Timeline};
-use super::{Finding, NOTE_SIZE, Servers};
-use crate::trace::{Lane, State, Trace, What};
+use super::{Finding, NOTE_SIZE, ServersWord};
+use crate::trace::{Lane, ProcessState, Trace, TraceEvent};
 use lock_proto::Instant;
 
 const WIDTH: f64 = 1_180.0;
@@ -22,7 +22,7 @@ const AXIS: f64 = 20.0;
 pub(super) fn overview(
     trace: &Trace,
     timeline: &Timeline,
-    servers: Servers,
+    servers: ServersWord,
     window: Span,
     findings: &[Finding],
 ) -> String {
@@ -63,7 +63,7 @@ pub(super) fn overview(
         y = bottom;
     }
     for entry in &trace.entries {
-        if let What::Clock { lane, .. } = entry.what
+        if let TraceEvent::Clock { lane, .. } = entry.what
             && let Some((_, top, bottom)) = tops.iter().find(|(known, ..)| *known == lane)
         {
             body.circle("clock-dot", (x(entry.at), (top + bottom) / 2.0), 2.5, "");
@@ -119,9 +119,9 @@ fn draw_interruptions(
 ) {
     for interruption in timeline.interruptions.iter().filter(|interruption| interruption.lane == lane) {
         let class = match interruption.state {
-            State::Paused => "paused",
-            State::Down => "down",
-            State::Running => continue,
+            ProcessState::Paused => "paused",
+            ProcessState::Down => "down",
+            ProcessState::Running => continue,
         };
         let wide = (x(interruption.span.to) - x(interruption.span.from)).max(1.0);
         svg.rect(class, (x(interruption.span.from), top + 0.5), (wide, bottom - top - 1.0), "");

@@ -10,7 +10,7 @@ use super::Picture;
 use super::axis::Axis;
 use super::spacing::Rows;
 use super::timeline::{Span, Timeline};
-use crate::trace::{Delivery, Entry, Lane, Message, Point, State, Trace, What};
+use crate::trace::{Delivery, Lane, Message, Point, ProcessState, Trace, TraceEntry, TraceEvent};
 use crate::{Direction, Outcome, Plan, Rule, Scenario, Violation};
 use lock_proto::Instant;
 use lock_proto::LockId;
@@ -23,21 +23,21 @@ fn span(from: u64, to: u64) -> Span {
     Span { from: ms(from), to: ms(to) }
 }
 
-fn lock(client: usize, number: u32, name: &str, point: Point) -> What {
-    What::Lock { client, lock: LockId::new(0, number), name: name.into(), point }
+fn lock(client: usize, number: u32, name: &str, point: Point) -> TraceEvent {
+    TraceEvent::Lock { client, lock: LockId::new(0, number), name: name.into(), point }
 }
 
 fn granted(fence: Option<u64>, until: u64) -> Point {
     Point::Granted { fence, valid_until: ms(until) }
 }
 
-fn trace(clients: usize, nodes: usize, end: u64, entries: Vec<(u64, What)>) -> Trace {
-    let entries = entries.into_iter().map(|(at, what)| Entry { at: ms(at), what }).collect();
+fn trace(clients: usize, nodes: usize, end: u64, entries: Vec<(u64, TraceEvent)>) -> Trace {
+    let entries = entries.into_iter().map(|(at, what)| TraceEntry { at: ms(at), what }).collect();
     Trace { clients, nodes, calm: None, end: ms(end), entries, messages: Vec::new() }
 }
 
-fn state(lane: Lane, state: State) -> What {
-    What::State { lane, state }
+fn state(lane: Lane, state: ProcessState) -> TraceEvent {
+    TraceEvent::State { lane, state }
 }
 
 fn drawn(trace: &Trace) -> String {
@@ -68,7 +68,7 @@ fn believed_hold_ends_on_release_expiry_or_crash() {
             (200, lock(1, 1, "a", granted(Some(2), 500))),
             (600, lock(1, 1, "a", Point::Lost("expired".into()))),
             (650, lock(2, 1, "b", granted(None, 900))),
-            (700, state(Lane::Client(2), State::Down)),
+            (700, state(Lane::Client(2), ProcessState::Down)),
             (750, lock(3, 1, "b", granted(None, 5_000))),
         ],
     ));
@@ -93,13 +93,13 @@ fn renewal_after_expiry_starts_new_believed_span() {
 
 #[test]
 fn stopped_clock_extends_believed_span() {
-    let clock = What::Clock { lane: Lane::Client(0), by: -200_000_000 };
+    let clock = TraceEvent::Clock { lane: Lane::Client(0), by: -200_000_000 };
     let held = |at| vec![(0, lock(0, 1, "a", granted(None, 300))), (at, clock.clone())];
     assert_eq!(Timeline::of(&trace(1, 1, 900, held(250))).acquisitions[0].believed, [span(0, 500)]);
     // Paused before the end, resumed after it.
     assert_eq!(Timeline::of(&trace(1, 1, 900, held(450))).acquisitions[0].believed, [span(0, 500)]);
     assert_eq!(Timeline::of(&trace(1, 1, 900, held(600))).acquisitions[0].believed, [span(0, 300)]);
-    let another = What::Clock { lane: Lane::Client(1), by: -200_000_000 };
+    let another = TraceEvent::Clock { lane: Lane::Client(1), by: -200_000_000 };
     let timeline = Timeline::of(&trace(2, 1, 900, vec![(0, lock(0, 1, "a", granted(None, 300))), (250, another)]));
     assert_eq!(timeline.acquisitions[0].believed, [span(0, 300)]);
 }
@@ -115,8 +115,8 @@ fn reused_lock_id_starts_new_acquisition() {
 
 #[test]
 fn cuts_of_both_directions_merge_and_outages_end() {
-    let cut = |direction| What::Cut { client: 0, node: 1, direction };
-    let heal = |direction| What::Healed { client: 0, node: 1, direction };
+    let cut = |direction| TraceEvent::Cut { client: 0, node: 1, direction };
+    let heal = |direction| TraceEvent::Healed { client: 0, node: 1, direction };
     let timeline = Timeline::of(&trace(
         1,
         2,
@@ -127,11 +127,11 @@ fn cuts_of_both_directions_merge_and_outages_end() {
             (20, heal(Direction::ToNode)),
             (20, heal(Direction::ToClient)),
             (30, cut(Direction::ToNode)),
-            (40, state(Lane::Node(0), State::Paused)),
-            (50, state(Lane::Node(0), State::Down)),
-            (60, state(Lane::Node(0), State::Running)),
-            (70, state(Lane::Node(1), State::Down)),
-            (80, state(Lane::Node(1), State::Down)),
+            (40, state(Lane::Node(0), ProcessState::Paused)),
+            (50, state(Lane::Node(0), ProcessState::Down)),
+            (60, state(Lane::Node(0), ProcessState::Running)),
+            (70, state(Lane::Node(1), ProcessState::Down)),
+            (80, state(Lane::Node(1), ProcessState::Down)),
         ],
     ));
     let cuts: Vec<_> = timeline.cuts.iter().map(|cut| (cut.direction, cut.span)).collect();
@@ -144,9 +144,9 @@ fn cuts_of_both_directions_merge_and_outages_end() {
     assert_eq!(
         interruptions,
         [
-            (Lane::Node(0), State::Paused, span(40, 50)),
-            (Lane::Node(0), State::Down, span(50, 60)),
-            (Lane::Node(1), State::Down, span(70, 100)),
+            (Lane::Node(0), ProcessState::Paused, span(40, 50)),
+            (Lane::Node(0), ProcessState::Down, span(50, 60)),
+            (Lane::Node(1), ProcessState::Down, span(70, 100)),
         ]
     );
 }
@@ -182,9 +182,10 @@ fn placed_items_do_not_overlap() {
 
 #[test]
 fn every_kind_of_entry_and_message_is_drawn() {
-    let violation = |rule| What::Violation(Violation { rule, text: format!("text of {rule}"), at: ms(200) });
-    let write = |fence, accepted| What::Write { client: 0, lock: LockId::new(0, 1), name: "a".into(), fence, accepted };
-    let note = |lane, text: &str| What::Note { lane, text: text.into() };
+    let violation = |rule| TraceEvent::Violation(Violation { rule, text: format!("text of {rule}"), at: ms(200) });
+    let write =
+        |fence, accepted| TraceEvent::Write { client: 0, lock: LockId::new(0, 1), name: "a".into(), fence, accepted };
+    let note = |lane, text: &str| TraceEvent::Note { lane, text: text.into() };
     let mut trace = trace(
         2,
         2,
@@ -194,17 +195,17 @@ fn every_kind_of_entry_and_message_is_drawn() {
             (10, lock(0, 1, "a", granted(Some(41), 90))),
             (15, lock(0, 1, "a", Point::Claimed)),
             (20, lock(0, 1, "a", Point::Renewed { valid_until: ms(95) })),
-            (25, state(Lane::Client(0), State::Paused)),
-            (100, state(Lane::Client(0), State::Running)),
+            (25, state(Lane::Client(0), ProcessState::Paused)),
+            (100, state(Lane::Client(0), ProcessState::Running)),
             (100, lock(0, 1, "a", Point::Lost("its time is over".into()))),
             (101, lock(0, 1, "a", Point::Released)),
             (110, lock(0, 1, "a", Point::Ended("Taken".into()))),
             (111, lock(1, 1, "b", Point::Requested)),
-            (112, What::Clock { lane: Lane::Node(1), by: 5_000_000_000 }),
-            (113, What::Clock { lane: Lane::Client(1), by: -20_000_000 }),
-            (114, What::Cut { client: 1, node: 0, direction: Direction::ToNode }),
-            (120, What::Healed { client: 1, node: 0, direction: Direction::ToNode }),
-            (121, state(Lane::Node(1), State::Down)),
+            (112, TraceEvent::Clock { lane: Lane::Node(1), by: 5_000_000_000 }),
+            (113, TraceEvent::Clock { lane: Lane::Client(1), by: -20_000_000 }),
+            (114, TraceEvent::Cut { client: 1, node: 0, direction: Direction::ToNode }),
+            (120, TraceEvent::Healed { client: 1, node: 0, direction: Direction::ToNode }),
+            (121, state(Lane::Node(1), ProcessState::Down)),
             (122, write(Some(41), false)),
             (123, write(None, true)),
             (124, note(Some(Lane::Node(0)), "a word on a lane")),
@@ -275,10 +276,19 @@ fn names_and_texts_are_escaped() {
             (0, lock(0, 1, hostile, Point::Requested)),
             (10, lock(0, 1, hostile, granted(None, 50))),
             (60, lock(0, 1, hostile, Point::Lost(hostile.into()))),
-            (70, What::Note { lane: None, text: hostile.into() }),
-            (70, What::Note { lane: Some(Lane::Client(0)), text: hostile.into() }),
-            (80, What::Violation(Violation { rule: Rule::Notified, text: hostile.into(), at: ms(80) })),
-            (90, What::Write { client: 0, lock: LockId::new(0, 1), name: hostile.into(), fence: None, accepted: true }),
+            (70, TraceEvent::Note { lane: None, text: hostile.into() }),
+            (70, TraceEvent::Note { lane: Some(Lane::Client(0)), text: hostile.into() }),
+            (80, TraceEvent::Violation(Violation { rule: Rule::Notified, text: hostile.into(), at: ms(80) })),
+            (
+                90,
+                TraceEvent::Write {
+                    client: 0,
+                    lock: LockId::new(0, 1),
+                    name: hostile.into(),
+                    fence: None,
+                    accepted: true,
+                },
+            ),
         ],
     );
     let (from, to) = (Lane::Client(0), Lane::Node(0));
@@ -294,7 +304,7 @@ fn long_run_is_cropped_around_violation() {
         1,
         1,
         20_000,
-        vec![(15_000, What::Violation(Violation { rule: Rule::Notified, text: "here".into(), at: ms(15_000) }))],
+        vec![(15_000, TraceEvent::Violation(Violation { rule: Rule::Notified, text: "here".into(), at: ms(15_000) }))],
     );
     let (from, to) = (Lane::Client(0), Lane::Node(0));
     let message = |sent| Message {

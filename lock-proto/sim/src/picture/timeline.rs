@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::direction::Direction;
-use crate::trace::{Lane, Point, State, Trace, What};
+use crate::trace::{Lane, Point, ProcessState, Trace, TraceEvent};
 use lock_proto::Instant;
 use lock_proto::LockId;
 
@@ -24,7 +24,7 @@ impl Span {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Acquisition {
+pub(super) struct AcquisitionLane {
     pub(super) client: usize,
     pub(super) lock: LockId,
     pub(super) name: String,
@@ -44,7 +44,7 @@ pub(super) struct Acquisition {
     pub(super) last_event: Instant,
 }
 
-impl Acquisition {
+impl AcquisitionLane {
     fn new(client: usize, lock: LockId, name: &str, requested: Instant) -> Self {
         Self {
             client,
@@ -123,7 +123,7 @@ impl Acquisition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interruption {
     pub(super) lane: Lane,
-    pub(super) state: State,
+    pub(super) state: ProcessState,
     pub(super) span: Span,
 }
 
@@ -139,7 +139,7 @@ pub(super) struct Cut {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Timeline {
-    pub(super) acquisitions: Vec<Acquisition>,
+    pub(super) acquisitions: Vec<AcquisitionLane>,
     pub(super) interruptions: Vec<Interruption>,
     pub(super) cuts: Vec<Cut>,
     /// Names of locks, in order of appearance.
@@ -152,8 +152,12 @@ pub(super) struct Timeline {
 
 impl Timeline {
     pub(super) fn of(trace: &Trace) -> Self {
-        let mut builder =
-            Builder { timeline: Self::default(), live: BTreeMap::new(), interrupted: BTreeMap::new(), cut: Vec::new() };
+        let mut builder = TimelineBuilder {
+            timeline: Self::default(),
+            live: BTreeMap::new(),
+            interrupted: BTreeMap::new(),
+            cut: Vec::new(),
+        };
         for entry in &trace.entries {
             builder.apply(entry.at, &entry.what);
         }
@@ -169,7 +173,7 @@ impl Timeline {
         }
     }
 
-    pub(super) fn label(&self, acquisition: &Acquisition) -> String {
+    pub(super) fn label(&self, acquisition: &AcquisitionLane) -> String {
         match acquisition.fence {
             Some(fence) => format!("{} · fence {}", acquisition.name, self.fence(fence)),
             None => acquisition.name.clone(),
@@ -193,33 +197,35 @@ impl Timeline {
     }
 }
 
-struct Builder {
+struct TimelineBuilder {
     timeline: Timeline,
     /// Index of each open acquisition in the timeline.
     live: BTreeMap<(usize, LockId), usize>,
-    interrupted: BTreeMap<Lane, (State, Instant)>,
+    interrupted: BTreeMap<Lane, (ProcessState, Instant)>,
     cut: Vec<(usize, usize, Direction, Instant)>,
 }
 
-impl Builder {
-    fn apply(&mut self, at: Instant, what: &What) {
+impl TimelineBuilder {
+    fn apply(&mut self, at: Instant, what: &TraceEvent) {
         match what {
-            What::State { lane, state } => self.state(at, *lane, *state),
-            What::Clock { lane: Lane::Client(client), by } => self.clock(at, *client, *by),
-            What::Cut { client, node, direction } => {
+            TraceEvent::State { lane, state } => self.state(at, *lane, *state),
+            TraceEvent::Clock { lane: Lane::Client(client), by } => self.clock(at, *client, *by),
+            TraceEvent::Cut { client, node, direction } => {
                 if !self.cut.iter().any(|(c, n, w, _)| (c, n, w) == (client, node, direction)) {
                     self.cut.push((*client, *node, *direction, at));
                 }
             }
-            What::Healed { client, node, direction } => {
+            TraceEvent::Healed { client, node, direction } => {
                 while let Some(i) = self.cut.iter().position(|(c, n, w, _)| (c, n, w) == (client, node, direction)) {
                     let cut = self.cut.remove(i);
                     self.close_cut(cut, at);
                 }
             }
-            What::Lock { client, lock, name, point } => self.lock(at, (*client, *lock), name, point),
-            What::Write { name, .. } => self.named(name),
-            What::Clock { lane: Lane::Node(_) | Lane::Resource, .. } | What::Violation(_) | What::Note { .. } => {}
+            TraceEvent::Lock { client, lock, name, point } => self.lock(at, (*client, *lock), name, point),
+            TraceEvent::Write { name, .. } => self.named(name),
+            TraceEvent::Clock { lane: Lane::Node(_) | Lane::Resource, .. }
+            | TraceEvent::Violation(_)
+            | TraceEvent::Note { .. } => {}
         }
     }
 
@@ -234,7 +240,7 @@ impl Builder {
         self.timeline.claims |= *point == Point::Claimed;
         let all = &mut self.timeline.acquisitions;
         let index = *self.live.entry(id).or_insert_with(|| {
-            all.push(Acquisition::new(id.0, id.1, name, at));
+            all.push(AcquisitionLane::new(id.0, id.1, name, at));
             all.len() - 1
         });
         all[index].apply(at, point);
@@ -243,7 +249,7 @@ impl Builder {
         }
     }
 
-    fn state(&mut self, at: Instant, lane: Lane, state: State) {
+    fn state(&mut self, at: Instant, lane: Lane, state: ProcessState) {
         if self.interrupted.get(&lane).is_some_and(|(before, _)| *before == state) {
             return;
         }
@@ -251,11 +257,11 @@ impl Builder {
             self.timeline.interruptions.push(Interruption { lane, state, span: Span { from, to: at } });
         }
         match state {
-            State::Running => {}
-            State::Paused => {
+            ProcessState::Running => {}
+            ProcessState::Paused => {
                 self.interrupted.insert(lane, (state, at));
             }
-            State::Down => {
+            ProcessState::Down => {
                 self.interrupted.insert(lane, (state, at));
                 let dead: Vec<_> =
                     self.live.keys().filter(|(client, _)| lane == Lane::Client(*client)).copied().collect();

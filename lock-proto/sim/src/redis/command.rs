@@ -6,14 +6,15 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::reply::Reply;
+use super::reply::RespReply;
 use super::store::View;
 use super::{
-    Condition, Node, Slots, keyspace, lists, number, pubsub, replication, script, server, slot, strings, transaction,
+    Condition, Node, ServedSlots, keyspace, lists, number, pubsub, replication, script, server, slot, strings,
+    transaction,
 };
 
 #[derive(Clone, Debug)]
-pub(super) struct Context {
+pub(super) struct CommandContext {
     pub(super) conn: u64,
     pub(super) db: u32,
     pub(super) user: Option<Arc<str>>,
@@ -27,7 +28,7 @@ pub(super) struct Context {
     pub(super) propagate: Propagate,
 }
 
-impl Context {
+impl CommandContext {
     /// The context of a command from the primary, which belongs to no client.
     pub(super) const fn of_primary(db: u32, view: View) -> Self {
         Self {
@@ -75,9 +76,9 @@ enum Keys {
     Patterns,
 }
 
-type Run = fn(&mut Node, &mut Context, &[&[u8]]) -> Reply;
+type CommandRun = fn(&mut Node, &mut CommandContext, &[&[u8]]) -> RespReply;
 
-struct Command {
+struct CommandEntry {
     name: &'static str,
     /// The first bytes of the name, for the lookup.
     prefix: u64,
@@ -85,7 +86,7 @@ struct Command {
     arity: i32,
     flags: u8,
     keys: Keys,
-    run: Run,
+    run: CommandRun,
 }
 
 const WRITE: u8 = 1;
@@ -107,9 +108,9 @@ const AT_ONCE: u8 = 128;
 pub(super) const COUNT: usize = 61;
 
 /// The table, with the flags that `COMMAND INFO` of Redis 7.0 reports.
-static COMMANDS: [Command; COUNT] = {
-    const fn c(name: &'static str, arity: i32, flags: u8, keys: Keys, run: Run) -> Command {
-        Command { name, prefix: prefix(name.as_bytes()), arity, flags, keys, run }
+static COMMANDS: [CommandEntry; COUNT] = {
+    const fn c(name: &'static str, arity: i32, flags: u8, keys: Keys, run: CommandRun) -> CommandEntry {
+        CommandEntry { name, prefix: prefix(name.as_bytes()), arity, flags, keys, run }
     }
     [
         c("auth", -2, NO_SCRIPT | LOADING | STALE | NO_AUTH, Keys::None, server::auth),
@@ -194,14 +195,14 @@ const fn prefix(name: &[u8]) -> u64 {
     value
 }
 
-fn find(name: &[u8]) -> Option<(usize, &'static Command)> {
+fn find(name: &[u8]) -> Option<(usize, &'static CommandEntry)> {
     let prefix = prefix(name);
     let start = COMMANDS.partition_point(|command| command.prefix < prefix);
     let mut like = COMMANDS.iter().enumerate().skip(start).take_while(|(_, command)| command.prefix == prefix);
     like.find(|(_, command)| command.name.as_bytes() == name)
 }
 
-fn find_by_words(args: &[&[u8]]) -> Option<(usize, &'static Command)> {
+fn find_by_words(args: &[&[u8]]) -> Option<(usize, &'static CommandEntry)> {
     let mut name = [0; LONGEST];
     let first = args[0];
     let mut len = first.len();
@@ -219,34 +220,34 @@ fn find_by_words(args: &[&[u8]]) -> Option<(usize, &'static Command)> {
 }
 
 /// Runs a command from the primary. Ignores commands that this server does not know.
-pub(super) fn run_from_primary(node: &mut Node, context: &mut Context, args: &[&[u8]]) {
+pub(super) fn run_from_primary(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) {
     if let Some((_, command)) = args.first().and_then(|_| find_by_words(args)) {
         (command.run)(node, context, args);
     }
 }
 
-const NOAUTH: Reply = Reply::error("NOAUTH Authentication required.");
-const DISK_ERROR: Reply = Reply::error(
+const NOAUTH: RespReply = RespReply::error("NOAUTH Authentication required.");
+const DISK_ERROR: RespReply = RespReply::error(
     "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that may modify \
      the data set are disabled, because this instance is configured to report errors during writes if RDB snapshotting fails \
      (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB error.",
 );
-const OUT_OF_MEMORY: Reply = Reply::error("OOM command not allowed when used memory > 'maxmemory'.");
-const NO_SLOT: Reply = Reply::error("CLUSTERDOWN Hash slot not served");
-const CROSS_SLOT: Reply = Reply::error("CROSSSLOT Keys in request don't hash to the same slot");
-const READ_ONLY: Reply = Reply::error("READONLY You can't write against a read only replica.");
-const FEW_REPLICAS: Reply = Reply::error("NOREPLICAS Not enough good replicas to write.");
-pub(super) const STALE_DATA: Reply =
-    Reply::error("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
+const OUT_OF_MEMORY: RespReply = RespReply::error("OOM command not allowed when used memory > 'maxmemory'.");
+const NO_SLOT: RespReply = RespReply::error("CLUSTERDOWN Hash slot not served");
+const CROSS_SLOT: RespReply = RespReply::error("CROSSSLOT Keys in request don't hash to the same slot");
+const READ_ONLY: RespReply = RespReply::error("READONLY You can't write against a read only replica.");
+const FEW_REPLICAS: RespReply = RespReply::error("NOREPLICAS Not enough good replicas to write.");
+pub(super) const STALE_DATA: RespReply =
+    RespReply::error("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
 
 impl Node {
-    pub(super) fn run(&mut self, context: &mut Context, args: &[&[u8]]) -> Reply {
+    pub(super) fn run(&mut self, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
         let (index, command) = match self.look_up(args) {
             Ok(found) => found,
             Err(refused) => return self.break_transaction(context, refused),
         };
         if let Some(error) = self.config.refused.get(command.name) {
-            return self.break_transaction(context, Reply::Error(error.clone().into()));
+            return self.break_transaction(context, RespReply::Error(error.clone().into()));
         }
         let words = i32::try_from(args.len()).unwrap_or(i32::MAX);
         if (command.arity > 0 && words != command.arity) || words < -command.arity {
@@ -270,7 +271,7 @@ impl Node {
         }
         if queued && let Some(transaction) = self.transaction(context.conn) {
             transaction.queue.push(args.iter().map(|arg| arg.to_vec()).collect());
-            return Reply::simple("QUEUED");
+            return RespReply::simple("QUEUED");
         }
         if let Some(running) = &mut context.script {
             running.wrote |= command.flags & WRITE != 0;
@@ -281,14 +282,14 @@ impl Node {
     }
 
     /// Whether commands of this context are queued until `EXEC`.
-    fn is_queueing(&self, context: &Context) -> bool {
+    fn is_queueing(&self, context: &CommandContext) -> bool {
         context.script.is_none()
             && !context.in_transaction
             && self.connections.get(&context.conn).is_some_and(|connection| connection.transaction.is_some())
     }
 
     /// A command was refused with this reply, so an open transaction cannot be executed.
-    fn break_transaction(&mut self, context: &Context, refused: Reply) -> Reply {
+    fn break_transaction(&mut self, context: &CommandContext, refused: RespReply) -> RespReply {
         if self.is_queueing(context)
             && let Some(transaction) = self.transaction(context.conn)
         {
@@ -298,7 +299,7 @@ impl Node {
     }
 
     /// Returns the reply to a refused command. A refused `EXEC` ends the transaction.
-    fn refuse_call(&mut self, context: &Context, command: &Command, refused: Reply) -> Reply {
+    fn refuse_call(&mut self, context: &CommandContext, command: &CommandEntry, refused: RespReply) -> RespReply {
         if command.name != EXEC || context.script.is_some() {
             return self.break_transaction(context, refused);
         }
@@ -307,7 +308,7 @@ impl Node {
     }
 
     /// Why the state of the server forbids one of the queued commands now.
-    fn refuse_queued(&self, context: &Context) -> Option<Reply> {
+    fn refuse_queued(&self, context: &CommandContext) -> Option<RespReply> {
         let queue = &self.connections.get(&context.conn)?.transaction.as_ref()?.queue;
         queue.iter().find_map(|words| {
             let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
@@ -320,14 +321,14 @@ impl Node {
         self.calls.iter().sum()
     }
 
-    pub(super) fn propagate_instead(&self, context: &mut Context, args: &[&[u8]]) {
+    pub(super) fn propagate_instead(&self, context: &mut CommandContext, args: &[&[u8]]) {
         if self.replication.is_feeding() {
             context.propagate = Propagate::Instead(args.iter().map(|arg| arg.to_vec()).collect());
         }
     }
 
     /// Propagates a command, preceded by deletes of the keys that expired while it ran.
-    fn propagate(&mut self, context: &mut Context, args: &[&[u8]]) {
+    fn propagate(&mut self, context: &mut CommandContext, args: &[&[u8]]) {
         let (mut removed, mut dirty) = (Vec::new(), false);
         if let Some(db) = self.dbs.get_mut(&context.db) {
             removed = core::mem::take(&mut db.removed);
@@ -349,9 +350,9 @@ impl Node {
         }
     }
 
-    fn look_up(&self, args: &[&[u8]]) -> Result<(usize, &'static Command), Reply> {
+    fn look_up(&self, args: &[&[u8]]) -> Result<(usize, &'static CommandEntry), RespReply> {
         // `SETINFO` exists since 7.2.
-        let known = |command: &Command| command.name != "client|setinfo" || self.config.version >= (7, 2, 0);
+        let known = |command: &CommandEntry| command.name != "client|setinfo" || self.config.version >= (7, 2, 0);
         if let Some(found) = find_by_words(args).filter(|(_, command)| known(command)) {
             return Ok(found);
         }
@@ -363,7 +364,7 @@ impl Node {
             None => wrong_arity(&name),
             Some(second) => {
                 let second = shown(second, 128);
-                Reply::Error(
+                RespReply::Error(
                     format!("ERR unknown subcommand '{second}'. Try {} HELP.", name.to_ascii_uppercase()).into(),
                 )
             }
@@ -379,13 +380,13 @@ impl Node {
     }
 
     /// Why a client may not run the command now. The order of the checks is that of Redis.
-    fn refuse(&self, context: &Context, command: &Command, flags: u8, args: &[&[u8]]) -> Option<Reply> {
+    fn refuse(&self, context: &CommandContext, command: &CommandEntry, flags: u8, args: &[&[u8]]) -> Option<RespReply> {
         self.refuse_by_user(context, command, args)
             .or_else(|| self.refuse_by_slot(command, args))
             .or_else(|| self.refuse_by_state(context, command.name, flags))
     }
 
-    fn refuse_by_user(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
+    fn refuse_by_user(&self, context: &CommandContext, command: &CommandEntry, args: &[&[u8]]) -> Option<RespReply> {
         let has = |flag: u8| command.flags & flag != 0;
         match &context.user {
             None if !has(NO_AUTH) => return Some(NOAUTH),
@@ -396,15 +397,15 @@ impl Node {
                 if !user.may_run(command.name) {
                     let name = command.name;
                     let text = format!("NOPERM this user has no permissions to run the '{name}' command");
-                    return Some(Reply::Error(text.into()));
+                    return Some(RespReply::Error(text.into()));
                 }
                 if !keys(command.keys, args).iter().all(|key| user.may_use(key)) {
-                    return Some(Reply::error(
+                    return Some(RespReply::error(
                         "NOPERM this user has no permissions to access one of the keys used as arguments",
                     ));
                 }
                 if !user.may_subscribe(channels(command.keys, args), command.keys == Keys::Patterns) {
-                    return Some(Reply::error(
+                    return Some(RespReply::error(
                         "NOPERM this user has no permissions to access one of the channels used as arguments",
                     ));
                 }
@@ -413,11 +414,11 @@ impl Node {
         None
     }
 
-    fn refuse_by_slot(&self, command: &Command, args: &[&[u8]]) -> Option<Reply> {
+    fn refuse_by_slot(&self, command: &CommandEntry, args: &[&[u8]]) -> Option<RespReply> {
         if let Some(slots) = self.config.cluster {
             let mut all = keys(command.keys, args).iter().map(|key| slot::of(key));
             match all.next() {
-                Some(_) if slots == Slots::None => return Some(NO_SLOT),
+                Some(_) if slots == ServedSlots::None => return Some(NO_SLOT),
                 Some(first) if all.any(|other| other != first) => return Some(CROSS_SLOT),
                 Some(_) | None => {}
             }
@@ -425,7 +426,7 @@ impl Node {
         None
     }
 
-    fn refuse_by_state(&self, context: &Context, name: &str, flags: u8) -> Option<Reply> {
+    fn refuse_by_state(&self, context: &CommandContext, name: &str, flags: u8) -> Option<RespReply> {
         let has = |flag: u8| flags & flag != 0;
         let is = |condition: Condition| self.conditions.contains(&condition);
         if context.full && has(GROWS) {
@@ -445,36 +446,38 @@ impl Node {
                 "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
                 name,
             );
-            return Some(Reply::Error(text.into()));
+            return Some(RespReply::Error(text.into()));
         }
         if !has(STALE) && self.is_stale() {
             return Some(STALE_DATA);
         }
         if is(Condition::Loading) && !has(LOADING) {
-            return Some(Reply::error("LOADING Redis is loading the dataset in memory"));
+            return Some(RespReply::error("LOADING Redis is loading the dataset in memory"));
         }
         None
     }
 
-    fn refuse_in_script(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
+    fn refuse_in_script(&self, context: &CommandContext, command: &CommandEntry, args: &[&[u8]]) -> Option<RespReply> {
         let has = |flag: u8| command.flags & flag != 0;
         let is = |condition: Condition| self.conditions.contains(&condition);
         if has(NO_SCRIPT) {
-            return Some(Reply::error("ERR This Redis command is not allowed from script"));
+            return Some(RespReply::error("ERR This Redis command is not allowed from script"));
         }
         if let Some(user) = context.user.as_ref().and_then(|name| self.config.users.get(&**name)) {
             // Redis 7.0 replies with ERR here, not with NOPERM.
             if !user.may_run(command.name) {
-                return Some(Reply::error("ERR The user executing the script can't run this command or subcommand"));
+                return Some(RespReply::error(
+                    "ERR The user executing the script can't run this command or subcommand",
+                ));
             }
             if !keys(command.keys, args).iter().all(|key| user.may_use(key)) {
-                return Some(Reply::error(
+                return Some(RespReply::error(
                     "ERR The user executing the script can't access at least one of the keys mentioned in the command \
                      arguments",
                 ));
             }
             if !user.may_subscribe(channels(command.keys, args), false) {
-                return Some(Reply::error(
+                return Some(RespReply::error(
                     "ERR The user executing the script can't publish to the channel mentioned in the command",
                 ));
             }
@@ -523,11 +526,11 @@ fn channels<'s, 'a>(which: Keys, args: &'s [&'a [u8]]) -> &'s [&'a [u8]] {
     slice.unwrap_or_default()
 }
 
-pub(super) fn wrong_arity(name: &str) -> Reply {
-    Reply::Error(format!("ERR wrong number of arguments for '{name}' command").into())
+pub(super) fn wrong_arity(name: &str) -> RespReply {
+    RespReply::Error(format!("ERR wrong number of arguments for '{name}' command").into())
 }
 
-fn unknown(args: &[&[u8]]) -> Reply {
+fn unknown(args: &[&[u8]]) -> RespReply {
     let mut text = format!("ERR unknown command '{}', with args beginning with: ", shown(args[0], 128));
     let mut listed = 0;
     for arg in &args[1..] {
@@ -538,7 +541,7 @@ fn unknown(args: &[&[u8]]) -> Reply {
         listed += part.len() + 3;
         text.push_str(&format!("'{part}' "));
     }
-    Reply::Error(text.into())
+    RespReply::Error(text.into())
 }
 
 /// Returns at most `max` bytes of `text`, without line breaks.

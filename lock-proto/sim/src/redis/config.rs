@@ -32,7 +32,7 @@ pub struct NodeConfig {
     pub(super) serve_stale: bool,
     pub(super) monitor: bool,
     pub(super) record_mints: bool,
-    pub(super) cluster: Option<Slots>,
+    pub(super) cluster: Option<ServedSlots>,
     pub(super) login_limit: Option<Duration>,
     pub(super) refused: BTreeMap<String, String>,
     pub(super) scripts: OwnScripts,
@@ -40,7 +40,7 @@ pub struct NodeConfig {
 
 /// The slots that a server in cluster mode serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Slots {
+pub enum ServedSlots {
     /// All of them: a cluster with one node.
     All,
     /// None yet.
@@ -162,7 +162,7 @@ impl NodeConfig {
 
     /// Enables cluster mode: the keys of a command must belong to one slot, and there is only
     /// database 0. Other nodes of the cluster are not modelled.
-    pub const fn cluster(mut self, slots: Slots) -> Self {
+    pub const fn cluster(mut self, slots: ServedSlots) -> Self {
         self.cluster = Some(slots);
         self
     }

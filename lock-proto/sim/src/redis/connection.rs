@@ -4,12 +4,12 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::transaction::{Transaction, Watched};
+use super::transaction::{Transaction, WatchedKeys};
 use lock_proto::Instant;
 use lock_proto::redis::Protocol;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Connection {
+pub(super) struct RedisPeer {
     /// The id in the reply to `CLIENT ID`.
     pub(super) id: i64,
     pub(super) name: Vec<u8>,
@@ -20,7 +20,7 @@ pub(super) struct Connection {
     pub(super) protocol: Protocol,
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
-    pub(super) blocked: Option<Blocked>,
+    pub(super) blocked: Option<BlockedCommand>,
     pub(super) channels: BTreeSet<Vec<u8>>,
     pub(super) patterns: BTreeSet<Vec<u8>>,
     /// Replication offset after its last command.
@@ -29,25 +29,25 @@ pub(super) struct Connection {
     pub(super) closing: bool,
     /// Set between `MULTI` and `EXEC`.
     pub(super) transaction: Option<Transaction>,
-    pub(super) watched: Watched,
+    pub(super) watched: WatchedKeys,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Blocked {
-    pub(super) cause: Cause,
+pub(super) struct BlockedCommand {
+    pub(super) cause: BlockCause,
     /// Unix time in ms after which the wait times out.
     pub(super) until: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Cause {
+pub(super) enum BlockCause {
     /// `BLPOP`: an element.
     Keys { db: u32, keys: Vec<Vec<u8>> },
     /// `WAIT`: this many replicas at this offset.
     Acks { replicas: i64, offset: u64 },
 }
 
-impl Connection {
+impl RedisPeer {
     pub(super) fn new(id: i64, user: Option<Arc<str>>) -> Self {
         Self {
             id,
@@ -64,7 +64,7 @@ impl Connection {
             written: 0,
             closing: false,
             transaction: None,
-            watched: Watched::default(),
+            watched: WatchedKeys::default(),
         }
     }
 

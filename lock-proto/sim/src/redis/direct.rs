@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::Node;
 use super::effect::encode;
-use super::store::{Expired, Value, View};
+use super::store::{Expired, RedisValue, View};
 use lock_proto::Instant;
 
 /// An uptime in seconds that counts as long.
@@ -23,8 +23,8 @@ impl Node {
     pub(crate) fn string(&self, now: Instant, key: &[u8]) -> Option<(&[u8], Option<u64>)> {
         let entry = self.dbs.get(&0)?.peek(self.wall_ms_at(now), key)?;
         match &entry.value {
-            Value::String(text) => Some((text, entry.expires())),
-            Value::List(_) => None,
+            RedisValue::String(text) => Some((text, entry.expires())),
+            RedisValue::List(_) => None,
         }
     }
 

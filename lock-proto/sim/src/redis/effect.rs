@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::input::{self, Limits, Parsed};
+use super::input::{self, InputLimits, ParsedInput};
 use super::reply::{blob, header};
 use super::store::Db;
 
@@ -67,11 +67,11 @@ impl Effect {
     pub fn commands(&self) -> impl Iterator<Item = Vec<&[u8]>> {
         let mut at = 0;
         core::iter::from_fn(move || {
-            let limits = Limits { max_bulk: usize::MAX / 2, authenticated: true };
+            let limits = InputLimits { max_bulk: usize::MAX / 2, authenticated: true };
             let mut args = Vec::new();
             match input::parse(&self.bytes[at..], limits, &mut args) {
-                Parsed::Request { len } => at += len,
-                Parsed::Incomplete | Parsed::Inline { .. } | Parsed::Broken(_) => return None,
+                ParsedInput::Request { len } => at += len,
+                ParsedInput::Incomplete | ParsedInput::Inline { .. } | ParsedInput::Broken(_) => return None,
             }
             Some(args)
         })

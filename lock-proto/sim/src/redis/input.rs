@@ -10,7 +10,7 @@ const MAX_LINE: usize = 64 * 1024;
 const MAX_ARGS: i64 = 1024 * 1024;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Parsed {
+pub(crate) enum ParsedInput {
     Incomplete,
     /// A request of `len` bytes, whose arguments were appended. May be empty: ignore it then.
     Request {
@@ -27,18 +27,18 @@ pub(crate) enum Parsed {
 
 /// Limits that depend on the connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct InputLimits {
     pub(crate) max_bulk: usize,
     pub(crate) authenticated: bool,
 }
 
 /// Parses one request. `args` must be empty; the caller provides it to reuse the allocation.
-pub(crate) fn parse<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>) -> Parsed {
+pub(crate) fn parse<'a>(buf: &'a [u8], limits: InputLimits, args: &mut Vec<&'a [u8]>) -> ParsedInput {
     match buf.first() {
-        None => Parsed::Incomplete,
+        None => ParsedInput::Incomplete,
         Some(b'*') => {
             let parsed = array(buf, limits, args);
-            if !matches!(parsed, Parsed::Request { .. }) {
+            if !matches!(parsed, ParsedInput::Request { .. }) {
                 args.clear();
             }
             parsed
@@ -48,50 +48,52 @@ pub(crate) fn parse<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>)
 }
 
 /// Parses an array without recursion, and without allocating for announced lengths.
-fn array<'a>(buf: &'a [u8], limits: Limits, args: &mut Vec<&'a [u8]>) -> Parsed {
+fn array<'a>(buf: &'a [u8], limits: InputLimits, args: &mut Vec<&'a [u8]>) -> ParsedInput {
     let (count, mut at) = match length(buf, 1, "ERR Protocol error: too big mbulk count string") {
         Ok(Some((number, next))) => (number, next),
-        Ok(None) => return Parsed::Incomplete,
-        Err(broken) => return Parsed::Broken(broken.into()),
+        Ok(None) => return ParsedInput::Incomplete,
+        Err(broken) => return ParsedInput::Broken(broken.into()),
     };
     let count = match count {
         Some(n) if !limits.authenticated && n > 10 => {
-            return Parsed::Broken("ERR Protocol error: unauthenticated multibulk length".into());
+            return ParsedInput::Broken("ERR Protocol error: unauthenticated multibulk length".into());
         }
         Some(n) if n <= MAX_ARGS => n,
-        Some(_) | None => return Parsed::Broken("ERR Protocol error: invalid multibulk length".into()),
+        Some(_) | None => return ParsedInput::Broken("ERR Protocol error: invalid multibulk length".into()),
     };
     if count <= 0 {
-        return Parsed::Request { len: at };
+        return ParsedInput::Request { len: at };
     }
     for _ in 0..count {
         match buf.get(at) {
-            None => return Parsed::Incomplete,
+            None => return ParsedInput::Incomplete,
             Some(b'$') => {}
             Some(other) => {
                 let shown = char::from(*other);
-                return Parsed::Broken(format!("ERR Protocol error: expected '$', got '{shown}'").into());
+                return ParsedInput::Broken(format!("ERR Protocol error: expected '$', got '{shown}'").into());
             }
         }
         let (size, start) = match length(buf, at + 1, "ERR Protocol error: too big bulk count string") {
             Ok(Some((number, next))) => (number, next),
-            Ok(None) => return Parsed::Incomplete,
-            Err(broken) => return Parsed::Broken(broken.into()),
+            Ok(None) => return ParsedInput::Incomplete,
+            Err(broken) => return ParsedInput::Broken(broken.into()),
         };
         let size = match size.map(usize::try_from) {
             Some(Ok(n)) if n <= limits.max_bulk => n,
-            Some(Ok(_) | Err(_)) | None => return Parsed::Broken("ERR Protocol error: invalid bulk length".into()),
+            Some(Ok(_) | Err(_)) | None => {
+                return ParsedInput::Broken("ERR Protocol error: invalid bulk length".into());
+            }
         };
         if !limits.authenticated && size > 16_384 {
-            return Parsed::Broken("ERR Protocol error: unauthenticated bulk length".into());
+            return ParsedInput::Broken("ERR Protocol error: unauthenticated bulk length".into());
         }
         at = start + size + 2;
         if buf.len() < at {
-            return Parsed::Incomplete;
+            return ParsedInput::Incomplete;
         }
         args.push(&buf[start..start + size]);
     }
-    Parsed::Request { len: at }
+    ParsedInput::Request { len: at }
 }
 
 /// Parses a line with a number at `from`. Also returns the offset of the next line.
@@ -114,18 +116,18 @@ fn length(buf: &[u8], from: usize, too_long: &'static str) -> Result<Option<(Opt
     Ok(Some((super::number::integer(&line[..end]), from + end + 2)))
 }
 
-fn inline(buf: &[u8]) -> Parsed {
+fn inline(buf: &[u8]) -> ParsedInput {
     let Some(end) = buf.iter().take(MAX_LINE).position(|b| *b == b'\n') else {
         return if buf.len() >= MAX_LINE {
-            Parsed::Broken("ERR Protocol error: too big inline request".into())
+            ParsedInput::Broken("ERR Protocol error: too big inline request".into())
         } else {
-            Parsed::Incomplete
+            ParsedInput::Incomplete
         };
     };
     let line = buf[..end].strip_suffix(b"\r").unwrap_or(&buf[..end]);
     match words(line) {
-        Some(words) => Parsed::Inline { len: end + 1, words },
-        None => Parsed::Broken("ERR Protocol error: unbalanced quotes in request".into()),
+        Some(words) => ParsedInput::Inline { len: end + 1, words },
+        None => ParsedInput::Broken("ERR Protocol error: unbalanced quotes in request".into()),
     }
 }
 
@@ -189,47 +191,47 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    const LIMITS: Limits = Limits { max_bulk: 1 << 20, authenticated: true };
+    const LIMITS: InputLimits = InputLimits { max_bulk: 1 << 20, authenticated: true };
 
-    fn request(bytes: &[u8]) -> (Parsed, Vec<&[u8]>) {
+    fn request(bytes: &[u8]) -> (ParsedInput, Vec<&[u8]>) {
         let mut args = Vec::new();
         (parse(bytes, LIMITS, &mut args), args)
     }
 
-    fn refused(bytes: &[u8], limits: Limits) -> Parsed {
+    fn refused(bytes: &[u8], limits: InputLimits) -> ParsedInput {
         let mut args = Vec::new();
         let parsed = parse(bytes, limits, &mut args);
         assert!(args.is_empty(), "nothing is left of it");
         parsed
     }
 
-    fn broken(text: &'static str) -> Parsed {
-        Parsed::Broken(text.into())
+    fn broken(text: &'static str) -> ParsedInput {
+        ParsedInput::Broken(text.into())
     }
 
     #[test]
     fn arrays_and_inline_commands_are_parsed() {
         let none: Vec<&[u8]> = Vec::new();
         let get = vec![&b"GET"[..], b"k"];
-        assert_eq!(request(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nrest"), (Parsed::Request { len: 20 }, get));
+        assert_eq!(request(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nrest"), (ParsedInput::Request { len: 20 }, get));
         let words = [&b"get"[..], b"a bA", b"c'd"].map(Vec::from).into();
         let line = b"get  \"a b\\x41\" 'c\\'d'\r\n";
-        assert_eq!(request(line), (Parsed::Inline { len: 23, words }, none.clone()));
-        assert_eq!(request(b"*0\r\n"), (Parsed::Request { len: 4 }, none.clone()));
-        assert_eq!(request(b"*-1\r\n"), (Parsed::Request { len: 5 }, none.clone()));
-        assert_eq!(request(b"\r\n"), (Parsed::Inline { len: 2, words: Vec::new() }, none));
+        assert_eq!(request(line), (ParsedInput::Inline { len: 23, words }, none.clone()));
+        assert_eq!(request(b"*0\r\n"), (ParsedInput::Request { len: 4 }, none.clone()));
+        assert_eq!(request(b"*-1\r\n"), (ParsedInput::Request { len: 5 }, none.clone()));
+        assert_eq!(request(b"\r\n"), (ParsedInput::Inline { len: 2, words: Vec::new() }, none));
     }
 
     #[test]
     fn argument_terminator_is_skipped_unchecked_as_in_redis() {
-        assert_eq!(request(b"*1\r\n$1\r\nabc"), (Parsed::Request { len: 11 }, vec![&b"a"[..]]));
+        assert_eq!(request(b"*1\r\n$1\r\nabc"), (ParsedInput::Request { len: 11 }, vec![&b"a"[..]]));
     }
 
     #[test]
     fn every_request_prefix_is_incomplete() {
         let whole = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
         for n in 0..whole.len() {
-            assert_eq!(refused(&whole[..n], LIMITS), Parsed::Incomplete, "{n} bytes");
+            assert_eq!(refused(&whole[..n], LIMITS), ParsedInput::Incomplete, "{n} bytes");
         }
     }
 
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn unauthenticated_request_size_is_limited() {
-        let limits = Limits { authenticated: false, ..LIMITS };
+        let limits = InputLimits { authenticated: false, ..LIMITS };
         assert_eq!(refused(b"*11\r\n", limits), broken("ERR Protocol error: unauthenticated multibulk length"));
         assert_eq!(refused(b"*1\r\n$16385\r\n", limits), broken("ERR Protocol error: unauthenticated bulk length"));
     }

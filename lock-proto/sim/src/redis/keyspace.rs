@@ -1,60 +1,60 @@
 //! Commands on keys of any type.
 
 use super::Node;
-use super::command::{Context, Propagate, lower};
+use super::command::{CommandContext, Propagate, lower};
 use super::glob;
 use super::number;
-use super::reply::Reply;
-use super::store::{Expired, Value};
+use super::reply::RespReply;
+use super::store::{Expired, RedisValue};
 use super::strings::{NOT_AN_INTEGER, SYNTAX, Unit};
 use alloc::format;
 
-pub(super) fn del(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn del(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let db = node.db(context);
     count(args[1..].iter().filter(|key| db.remove(context.view, key)).count())
 }
 
-pub(super) fn exists(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn exists(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let db = node.db(context);
     count(args[1..].iter().filter(|key| db.get(context.view, key).is_some()).count())
 }
 
-pub(super) fn type_(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    Reply::simple(match node.db(context).get(context.view, args[1]).map(|entry| &entry.value) {
+pub(super) fn type_(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
+    RespReply::simple(match node.db(context).get(context.view, args[1]).map(|entry| &entry.value) {
         None => "none",
-        Some(Value::String(_)) => "string",
-        Some(Value::List(_)) => "list",
+        Some(RedisValue::String(_)) => "string",
+        Some(RedisValue::List(_)) => "list",
     })
 }
 
-pub(super) fn dbsize(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
+pub(super) fn dbsize(node: &mut Node, context: &mut CommandContext, _args: &[&[u8]]) -> RespReply {
     count(node.db(context).len(context.view))
 }
 
-pub(super) fn keys(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn keys(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let found = node.db(context).iter(context.view.now).map(|(key, _)| key).filter(|key| glob::matches(args[1], key));
-    Reply::Array(found.map(Reply::bulk).collect())
+    RespReply::Array(found.map(RespReply::bulk).collect())
 }
 
-pub(super) fn flushdb(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn flushdb(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     if let Err(refused) = flush_option(args) {
         return refused;
     }
     node.db(context).clear();
     context.propagate = Propagate::Always;
-    Reply::Ok
+    RespReply::Ok
 }
 
-pub(super) fn flushall(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn flushall(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     if let Err(refused) = flush_option(args) {
         return refused;
     }
     node.dbs.clear();
     context.propagate = Propagate::Always;
-    Reply::Ok
+    RespReply::Ok
 }
 
-fn flush_option(args: &[&[u8]]) -> Result<(), Reply> {
+fn flush_option(args: &[&[u8]]) -> Result<(), RespReply> {
     match args {
         [_] => Ok(()),
         [_, how] if matches!(lower(how).as_str(), "sync" | "async") => Ok(()),
@@ -62,16 +62,16 @@ fn flush_option(args: &[&[u8]]) -> Result<(), Reply> {
     }
 }
 
-pub(super) fn pttl(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    Reply::Int(remaining(node, context, args[1]))
+pub(super) fn pttl(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
+    RespReply::Int(remaining(node, context, args[1]))
 }
 
-pub(super) fn ttl(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn ttl(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let left = remaining(node, context, args[1]);
-    Reply::Int(if left < 0 { left } else { (left + 500) / 1000 })
+    RespReply::Int(if left < 0 { left } else { (left + 500) / 1000 })
 }
 
-fn remaining(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
+fn remaining(node: &mut Node, context: &CommandContext, key: &[u8]) -> i64 {
     match node.db(context).get(context.view, key).map(|entry| entry.expires()) {
         None => -2,
         Some(None) => -1,
@@ -79,16 +79,16 @@ fn remaining(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
     }
 }
 
-pub(super) fn pexpiretime(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    Reply::Int(deadline(node, context, args[1]))
+pub(super) fn pexpiretime(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
+    RespReply::Int(deadline(node, context, args[1]))
 }
 
-pub(super) fn expiretime(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn expiretime(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let at = deadline(node, context, args[1]);
-    Reply::Int(if at < 0 { at } else { (at + 500) / 1000 })
+    RespReply::Int(if at < 0 { at } else { (at + 500) / 1000 })
 }
 
-fn deadline(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
+fn deadline(node: &mut Node, context: &CommandContext, key: &[u8]) -> i64 {
     match node.db(context).get(context.view, key).map(|entry| entry.expires()) {
         None => -2,
         Some(None) => -1,
@@ -96,28 +96,28 @@ fn deadline(node: &mut Node, context: &Context, key: &[u8]) -> i64 {
     }
 }
 
-pub(super) fn persist(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn persist(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let db = node.db(context);
     let ends = db.get(context.view, args[1]).is_some_and(|entry| entry.expires().is_some());
     if ends {
         db.set_expiry(context.view, args[1], None);
     }
-    Reply::Int(i64::from(ends))
+    RespReply::Int(i64::from(ends))
 }
 
-pub(super) fn expire(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn expire(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     set_expiry(node, context, args, "expire", Unit { seconds: true, absolute: false })
 }
 
-pub(super) fn pexpire(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn pexpire(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     set_expiry(node, context, args, "pexpire", Unit { seconds: false, absolute: false })
 }
 
-pub(super) fn expireat(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn expireat(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     set_expiry(node, context, args, "expireat", Unit { seconds: true, absolute: true })
 }
 
-pub(super) fn pexpireat(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn pexpireat(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     set_expiry(node, context, args, "pexpireat", Unit { seconds: false, absolute: true })
 }
 
@@ -130,7 +130,7 @@ struct Guards {
     if_earlier: bool,
 }
 
-fn guards(args: &[&[u8]]) -> Result<Guards, Reply> {
+fn guards(args: &[&[u8]]) -> Result<Guards, RespReply> {
     let mut guards = Guards::default();
     for word in args {
         match lower(word).as_str() {
@@ -138,19 +138,19 @@ fn guards(args: &[&[u8]]) -> Result<Guards, Reply> {
             "xx" => guards.if_some = true,
             "gt" => guards.if_later = true,
             "lt" => guards.if_earlier = true,
-            other => return Err(Reply::Error(format!("ERR Unsupported option {other}").into())),
+            other => return Err(RespReply::Error(format!("ERR Unsupported option {other}").into())),
         }
     }
     if guards.if_none && (guards.if_some || guards.if_later || guards.if_earlier) {
-        return Err(Reply::error("ERR NX and XX, GT or LT options at the same time are not compatible"));
+        return Err(RespReply::error("ERR NX and XX, GT or LT options at the same time are not compatible"));
     }
     if guards.if_later && guards.if_earlier {
-        return Err(Reply::error("ERR GT and LT options at the same time are not compatible"));
+        return Err(RespReply::error("ERR GT and LT options at the same time are not compatible"));
     }
     Ok(guards)
 }
 
-fn set_expiry(node: &mut Node, context: &mut Context, args: &[&[u8]], name: &str, unit: Unit) -> Reply {
+fn set_expiry(node: &mut Node, context: &mut CommandContext, args: &[&[u8]], name: &str, unit: Unit) -> RespReply {
     let guards = match guards(&args[3..]) {
         Ok(guards) => guards,
         Err(refused) => return refused,
@@ -158,10 +158,10 @@ fn set_expiry(node: &mut Node, context: &mut Context, args: &[&[u8]], name: &str
     let Some(given) = number::integer(args[2]) else { return NOT_AN_INTEGER };
     let view = context.view;
     let Some(at) = unit.resolve(view.now, given) else {
-        return Reply::Error(format!("ERR invalid expire time in '{name}' command").into());
+        return RespReply::Error(format!("ERR invalid expire time in '{name}' command").into());
     };
     let db = node.db(context);
-    let Some(expires) = db.get(view, args[1]).map(|entry| entry.expires()) else { return Reply::Int(0) };
+    let Some(expires) = db.get(view, args[1]).map(|entry| entry.expires()) else { return RespReply::Int(0) };
     let current = expires.map_or(i64::MAX, |at| i64::try_from(at).unwrap_or(i64::MAX));
     let has_expiry = expires.is_some();
     // No expiry counts as infinite.
@@ -170,7 +170,7 @@ fn set_expiry(node: &mut Node, context: &mut Context, args: &[&[u8]], name: &str
         || (guards.if_later && (at <= current || !has_expiry))
         || (guards.if_earlier && has_expiry && at >= current)
     {
-        return Reply::Int(0);
+        return RespReply::Int(0);
     }
     match u64::try_from(at) {
         // The primary sends a delete itself, so its commands may set a time in the past.
@@ -189,9 +189,9 @@ fn set_expiry(node: &mut Node, context: &mut Context, args: &[&[u8]], name: &str
             node.propagate_instead(context, &[b"DEL", args[1]]);
         }
     }
-    Reply::Int(1)
+    RespReply::Int(1)
 }
 
-pub(super) fn count(n: usize) -> Reply {
-    Reply::Int(i64::try_from(n).unwrap_or(i64::MAX))
+pub(super) fn count(n: usize) -> RespReply {
+    RespReply::Int(i64::try_from(n).unwrap_or(i64::MAX))
 }

@@ -4,45 +4,45 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Node;
-use super::command::{Context, wrong_arity};
-use super::connection::{Blocked, Cause};
+use super::command::{CommandContext, wrong_arity};
+use super::connection::{BlockCause, BlockedCommand};
 use super::keyspace::count;
 use super::number;
-use super::reply::Reply;
+use super::reply::RespReply;
 use super::strings::NOT_AN_INTEGER;
 
-const NOT_POSITIVE: Reply = Reply::error("ERR value is out of range, must be positive");
+const NOT_POSITIVE: RespReply = RespReply::error("ERR value is out of range, must be positive");
 
-pub(super) fn llen(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn llen(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     match node.db(context).list(context.view, args[1]) {
         Ok(list) => count(list.map_or(0, |list| list.len())),
         Err(wrong) => wrong,
     }
 }
 
-pub(super) fn lrange(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn lrange(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let (Some(from), Some(to)) = (number::integer(args[2]), number::integer(args[3])) else { return NOT_AN_INTEGER };
     let list = match node.db(context).list(context.view, args[1]) {
         Ok(Some(list)) => list,
-        Ok(None) => return Reply::Array(Vec::new()),
+        Ok(None) => return RespReply::Array(Vec::new()),
         Err(wrong) => return wrong,
     };
     let len = i64::try_from(list.len()).unwrap_or(i64::MAX);
     let place = |at: i64| if at < 0 { at.saturating_add(len) } else { at };
     let from = usize::try_from(place(from).max(0)).unwrap_or(usize::MAX);
     let end = usize::try_from(place(to).saturating_add(1).clamp(0, len)).unwrap_or(0);
-    Reply::Array(list.iter().take(end).skip(from).map(Reply::bulk).collect())
+    RespReply::Array(list.iter().take(end).skip(from).map(RespReply::bulk).collect())
 }
 
-pub(super) fn rpush(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn rpush(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     push(node, context, args, false)
 }
 
-pub(super) fn lpush(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn lpush(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     push(node, context, args, true)
 }
 
-fn push(node: &mut Node, context: &Context, args: &[&[u8]], front: bool) -> Reply {
+fn push(node: &mut Node, context: &CommandContext, args: &[&[u8]], front: bool) -> RespReply {
     let length = match node.db(context).push(context.view, args[1], &args[2..], front) {
         Ok(length) => length,
         Err(wrong) => return wrong,
@@ -56,7 +56,7 @@ fn push(node: &mut Node, context: &Context, args: &[&[u8]], front: bool) -> Repl
     count(length)
 }
 
-pub(super) fn lpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn lpop(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let key = args[1];
     let count = match args {
         [_, _] => None,
@@ -67,15 +67,15 @@ pub(super) fn lpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
         _ => return wrong_arity("lpop"),
     };
     match (node.db(context).pop_front(context.view, key, count.unwrap_or(1)), count) {
-        (Ok(Some(items)), Some(_)) => Reply::Array(items.into_iter().map(Reply::Bulk).collect()),
-        (Ok(Some(items)), None) => items.into_iter().next().map_or(Reply::Nil, Reply::Bulk),
-        (Ok(None), Some(_)) => Reply::NilArray,
-        (Ok(None), None) => Reply::Nil,
+        (Ok(Some(items)), Some(_)) => RespReply::Array(items.into_iter().map(RespReply::Bulk).collect()),
+        (Ok(Some(items)), None) => items.into_iter().next().map_or(RespReply::Nil, RespReply::Bulk),
+        (Ok(None), Some(_)) => RespReply::NilArray,
+        (Ok(None), None) => RespReply::Nil,
         (Err(wrong), _) => wrong,
     }
 }
 
-pub(super) fn blpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn blpop(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let Some((timeout, keys)) = args[1..].split_last() else { return wrong_arity("blpop") };
     let until = match deadline(timeout, context.view.now) {
         Ok(until) => until,
@@ -92,7 +92,7 @@ pub(super) fn blpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
         }
     }
     if context.in_transaction {
-        return Reply::NilArray;
+        return RespReply::NilArray;
     }
     let mut distinct: Vec<Vec<u8>> = Vec::with_capacity(keys.len());
     for key in keys {
@@ -103,21 +103,21 @@ pub(super) fn blpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
     for key in &distinct {
         node.waiting.entry((context.db, key.clone())).or_default().push_back(context.conn);
     }
-    node.block(context.conn, Blocked { cause: Cause::Keys { db: context.db, keys: distinct }, until });
-    Reply::Later
+    node.block(context.conn, BlockedCommand { cause: BlockCause::Keys { db: context.db, keys: distinct }, until });
+    RespReply::Later
 }
 
 /// Parses a timeout. Returns the Unix time in ms at which it ends, or `None` for no timeout.
-fn deadline(timeout: &[u8], now: u64) -> Result<Option<u64>, Reply> {
-    const OUT_OF_RANGE: Reply = Reply::error("ERR timeout is not a float or out of range");
+fn deadline(timeout: &[u8], now: u64) -> Result<Option<u64>, RespReply> {
+    const OUT_OF_RANGE: RespReply = RespReply::error("ERR timeout is not a float or out of range");
     let seconds = number::float(timeout).ok_or(OUT_OF_RANGE)?;
     if seconds < 0.0 {
-        return Err(Reply::error("ERR timeout is negative"));
+        return Err(RespReply::error("ERR timeout is negative"));
     }
     let millis = seconds * 1000.0;
     // Larger values would overflow a `u64` of milliseconds since 1970.
     if millis > 9.0e18 {
-        return Err(Reply::error("ERR timeout is out of range"));
+        return Err(RespReply::error("ERR timeout is out of range"));
     }
     // Non-negative and small enough, so the cast only drops the fraction, which is rounded up.
     let whole = millis as u64;
@@ -125,9 +125,9 @@ fn deadline(timeout: &[u8], now: u64) -> Result<Option<u64>, Reply> {
     Ok(if whole == 0 { None } else { Some(now.saturating_add(whole)) })
 }
 
-fn popped(key: &[u8], items: Vec<Vec<u8>>) -> Reply {
-    let item = items.into_iter().next().map_or(Reply::Nil, Reply::Bulk);
-    Reply::Array(vec![Reply::bulk(key), item])
+fn popped(key: &[u8], items: Vec<Vec<u8>>) -> RespReply {
+    let item = items.into_iter().next().map_or(RespReply::Nil, RespReply::Bulk);
+    RespReply::Array(vec![RespReply::bulk(key), item])
 }
 
 impl Node {
@@ -153,14 +153,14 @@ impl Node {
         }
     }
 
-    pub(super) fn block(&mut self, conn: u64, blocked: Blocked) {
+    pub(super) fn block(&mut self, conn: u64, blocked: BlockedCommand) {
         if let Some(connection) = self.connections.get_mut(&conn) {
             self.timeouts.extend(blocked.until.map(|until| (until, conn)));
             connection.blocked = Some(blocked);
         }
     }
 
-    pub(super) fn unblock(&mut self, conn: u64, reply: &Reply) {
+    pub(super) fn unblock(&mut self, conn: u64, reply: &RespReply) {
         self.stop_waiting(conn);
         self.answer(conn, reply);
         self.unblocked.push_back(conn);
@@ -177,16 +177,16 @@ impl Node {
         self.resume_unblocked();
     }
 
-    pub(super) fn timeout_reply(&self, blocked: &Blocked) -> Reply {
+    pub(super) fn timeout_reply(&self, blocked: &BlockedCommand) -> RespReply {
         match blocked.cause {
-            Cause::Keys { .. } => Reply::NilArray,
-            Cause::Acks { offset, .. } => self.acknowledged(offset),
+            BlockCause::Keys { .. } => RespReply::NilArray,
+            BlockCause::Acks { offset, .. } => self.acknowledged(offset),
         }
     }
 
     /// Unblocks all clients with an error, because this server becomes a replica.
     pub(super) fn unblock_all(&mut self) {
-        const AWAY: Reply = Reply::error(
+        const AWAY: RespReply = RespReply::error(
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
         );
         let blocked: Vec<u64> =
@@ -204,7 +204,7 @@ impl Node {
         if let Some(until) = blocked.until {
             self.timeouts.remove(&(until, conn));
         }
-        let Cause::Keys { db, keys } = blocked.cause else { return };
+        let BlockCause::Keys { db, keys } = blocked.cause else { return };
         for key in keys {
             let place = (db, key);
             if let Some(queue) = self.waiting.get_mut(&place) {

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use super::store::{Entry, Value};
+use super::store::{RedisEntry, RedisValue};
 use super::{Condition, Node};
 
 /// Memory of an empty server.
@@ -46,10 +46,10 @@ pub(super) fn item(text: &[u8]) -> usize {
     PER_TEXT + text.len()
 }
 
-pub(super) fn value(value: &Value) -> usize {
+pub(super) fn value(value: &RedisValue) -> usize {
     match value {
-        Value::String(text) => string(text),
-        Value::List(items) => items.iter().map(|text| item(text)).sum(),
+        RedisValue::String(text) => string(text),
+        RedisValue::List(items) => items.iter().map(|text| item(text)).sum(),
     }
 }
 
@@ -83,7 +83,7 @@ impl Node {
     fn evict(&mut self) -> bool {
         self.evictions += 1;
         let (policy, draw) = (self.config.eviction, self.evictions);
-        let volatile = |entry: &Entry| entry.expires().is_some();
+        let volatile = |entry: &RedisEntry| entry.expires().is_some();
         let mut dbs: Vec<_> = self.dbs.values_mut().collect();
         // One database at a time: lock clients do not combine several with a memory limit.
         dbs.iter_mut().any(|db| match policy {

@@ -64,22 +64,22 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::clock::Clock;
-use command::{Context, Propagate};
-use connection::Connection;
-use input::{Limits, Parsed};
+use command::{CommandContext, Propagate};
+use connection::RedisPeer;
+use input::{InputLimits, ParsedInput};
 use lock_proto::Instant;
 use replication::Replication;
-use script::Known;
+use script::KnownScript;
 use store::Db;
 
 #[cfg(test)]
 pub(super) use script::FIXED_BLOCKS;
 
-pub use config::{NodeConfig, Slots};
+pub use config::{NodeConfig, ServedSlots};
 pub use effect::{Effect, Snapshot};
 pub use memory::Eviction;
-pub use own_script::{Calls, Interpreter, ScriptFn};
-pub use reply::Reply;
+pub use own_script::{Interpreter, ScriptCalls, ScriptFn};
+pub use reply::RespReply;
 pub use users::User;
 
 /// How long a command occupies the server.
@@ -142,10 +142,10 @@ pub struct Node {
     restarts: u64,
     conditions: BTreeSet<Condition>,
     dbs: BTreeMap<u32, Db>,
-    scripts: BTreeSet<Known>,
+    scripts: BTreeSet<KnownScript>,
     /// Cached scripts that are not this library's: the text by SHA1.
     own_scripts: BTreeMap<Box<str>, Arc<[u8]>>,
-    connections: BTreeMap<u64, Connection>,
+    connections: BTreeMap<u64, RedisPeer>,
     last_id: i64,
     /// Connections blocked on a key of a database, in FIFO order.
     waiting: BTreeMap<(u32, Vec<u8>), VecDeque<u64>>,
@@ -210,7 +210,7 @@ impl Node {
             .get("default")
             .filter(|user| !user.needs_password())
             .map(|user| user.name.as_str().into());
-        self.connections.insert(conn, Connection::new(self.last_id, user));
+        self.connections.insert(conn, RedisPeer::new(self.last_id, user));
     }
 
     /// Bytes have arrived on `conn`. They are dropped if it is not open.
@@ -396,7 +396,7 @@ impl Node {
 
     fn ended_login(&self) -> Option<u64> {
         self.config.login_limit?;
-        let ended = |each: &Connection| !each.closing && each.login_until.is_some_and(|until| until <= self.now);
+        let ended = |each: &RedisPeer| !each.closing && each.login_until.is_some_and(|until| until <= self.now);
         self.connections.iter().find(|(_, connection)| ended(connection)).map(|(conn, _)| *conn)
     }
 
@@ -432,21 +432,21 @@ impl Node {
             if connection.closing || connection.blocked.is_some() {
                 return;
             }
-            let limits = Limits { max_bulk: self.config.max_bulk, authenticated: connection.user.is_some() };
+            let limits = InputLimits { max_bulk: self.config.max_bulk, authenticated: connection.user.is_some() };
             args.clear();
             match input::parse(&input[*used..], limits, &mut args) {
-                Parsed::Incomplete => return,
-                Parsed::Request { len } => {
+                ParsedInput::Incomplete => return,
+                ParsedInput::Request { len } => {
                     *used += len;
                     self.execute(conn, &args);
                 }
-                Parsed::Inline { len, words } => {
+                ParsedInput::Inline { len, words } => {
                     *used += len;
                     let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
                     self.execute(conn, &words);
                 }
-                Parsed::Broken(text) => {
-                    self.answer(conn, &Reply::Error(text));
+                ParsedInput::Broken(text) => {
+                    self.answer(conn, &RespReply::Error(text));
                     self.close_after_output(conn);
                     return;
                 }
@@ -465,7 +465,7 @@ impl Node {
         let full = !self.make_room(view.now);
         let Some(connection) = self.connections.get(&conn) else { return };
         let (db, user) = (connection.db, connection.user.clone());
-        let mut context = Context {
+        let mut context = CommandContext {
             conn,
             db,
             user,
@@ -498,7 +498,7 @@ impl Node {
         self.now = self.now + COMMAND_TAKES * keys.unwrap_or(1).clamp(1, MOST_KEYS);
     }
 
-    fn answer(&mut self, conn: u64, reply: &Reply) {
+    fn answer(&mut self, conn: u64, reply: &RespReply) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         reply.encode(connection.protocol, &mut connection.output);
         if connection.output.len() > self.config.max_output {

@@ -10,25 +10,25 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 
 use super::Node;
-use super::command::{Context, Running};
-use super::reply::Reply;
+use super::command::{CommandContext, Running};
+use super::reply::RespReply;
 use super::sha1;
 
 /// A Rust function in place of a Lua script: gets `redis.call`, `KEYS` and `ARGV`, and returns the
 /// script's result. An `Err` is an error that ends the script, so `call(…)?` is `redis.call`.
 ///
 /// Like a script, it runs at once and undisturbed, and what it wrote before an error stays.
-pub type ScriptFn = fn(&mut Calls<'_>, &[&[u8]], &[&[u8]]) -> Result<Reply, Reply>;
+pub type ScriptFn = fn(&mut ScriptCalls<'_>, &[&[u8]], &[&[u8]]) -> Result<RespReply, RespReply>;
 
 /// The commands of a running script.
 #[derive(Debug)]
-pub struct Calls<'a> {
+pub struct ScriptCalls<'a> {
     node: &'a mut Node,
-    context: &'a mut Context,
+    context: &'a mut CommandContext,
 }
 
-impl<'a> Calls<'a> {
-    pub(super) const fn new(node: &'a mut Node, context: &'a mut Context) -> Self {
+impl<'a> ScriptCalls<'a> {
+    pub(super) const fn new(node: &'a mut Node, context: &'a mut CommandContext) -> Self {
         Self { node, context }
     }
 
@@ -37,16 +37,16 @@ impl<'a> Calls<'a> {
     /// # Errors
     ///
     /// The server's error.
-    pub fn call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<Reply, Reply> {
+    pub fn call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<RespReply, RespReply> {
         let reply = self.try_call(args);
         if reply.is_error() { Err(reply) } else { Ok(reply) }
     }
 
     /// Executes a command, and returns an error like any other reply: `redis.pcall`.
-    pub fn try_call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Reply {
+    pub fn try_call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> RespReply {
         let args: Vec<&[u8]> = args.iter().map(AsRef::as_ref).collect();
         if args.is_empty() {
-            return Reply::error("ERR Please specify at least one argument for this redis.call() call");
+            return RespReply::error("ERR Please specify at least one argument for this redis.call() call");
         }
         self.node.run(self.context, &args)
     }
@@ -67,7 +67,13 @@ pub trait Interpreter: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// The error that the client gets.
-    fn run(&self, source: &[u8], calls: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply, Reply>;
+    fn run(
+        &self,
+        source: &[u8],
+        calls: &mut ScriptCalls<'_>,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+    ) -> Result<RespReply, RespReply>;
 }
 
 /// The scripts that a server runs besides those of this library.
@@ -113,14 +119,14 @@ impl OwnScripts {
     }
 
     /// Finds a script by its text, and returns its SHA1.
-    pub(super) fn compile(&self, source: &[u8]) -> Result<(OwnScript, Arc<str>), Reply> {
+    pub(super) fn compile(&self, source: &[u8]) -> Result<(OwnScript, Arc<str>), RespReply> {
         if let Some((_, name, run)) = self.functions.iter().find(|(text, ..)| **text == *source) {
             return Ok((OwnScript::Function(*run), name.clone()));
         }
         let Some(interpreter) = &self.interpreter else { return Err(UNKNOWN) };
         interpreter.compile(source).map_err(|what| {
             let what = what.replace(['\r', '\n'], " ");
-            Reply::Error(format!("ERR Error compiling script (new function): {what}").into())
+            RespReply::Error(format!("ERR Error compiling script (new function): {what}").into())
         })?;
         let name = sha1::hex(source).into();
         Ok((OwnScript::Source(interpreter.clone(), source.into()), name))
@@ -128,14 +134,14 @@ impl OwnScripts {
 }
 
 /// The error for an unknown script, in the form of a Lua syntax error.
-const UNKNOWN: Reply = Reply::error(
+const UNKNOWN: RespReply = RespReply::error(
     "ERR Error compiling script (new function): user_script:1: a simulated server runs no Lua: register a Rust function for \
      this text by NodeConfig::script",
 );
 
 impl Node {
     /// Loads a script into the cache, as `SCRIPT LOAD` does, and returns it with its SHA1.
-    pub(super) fn load_own(&mut self, source: &[u8]) -> Result<(OwnScript, Arc<str>), Reply> {
+    pub(super) fn load_own(&mut self, source: &[u8]) -> Result<(OwnScript, Arc<str>), RespReply> {
         let (script, name) = self.config.scripts.compile(source)?;
         self.own_scripts.insert(Box::from(&*name), source.to_owned().into());
         Ok((script, name))
@@ -147,14 +153,20 @@ impl Node {
         self.own_scripts.get(&*name).cloned()
     }
 
-    pub(super) fn run_own(&mut self, context: &Context, script: &OwnScript, keys: &[&[u8]], argv: &[&[u8]]) -> Reply {
-        let mut inner = Context { script: Some(Running::default()), ..context.clone() };
-        let mut calls = Calls::new(self, &mut inner);
+    pub(super) fn run_own(
+        &mut self,
+        context: &CommandContext,
+        script: &OwnScript,
+        keys: &[&[u8]],
+        argv: &[&[u8]],
+    ) -> RespReply {
+        let mut inner = CommandContext { script: Some(Running::default()), ..context.clone() };
+        let mut calls = ScriptCalls::new(self, &mut inner);
         let done = match script {
             OwnScript::Function(run) => run(&mut calls, keys, argv),
             OwnScript::Source(interpreter, source) => interpreter.run(source, &mut calls, keys, argv),
         };
         let (Ok(reply) | Err(reply)) = done;
-        if reply == Reply::Later { Reply::Nil } else { reply }
+        if reply == RespReply::Later { RespReply::Nil } else { reply }
     }
 }

@@ -4,45 +4,57 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::command::{Context, Propagate};
-use super::connection::Connection;
+use super::command::{CommandContext, Propagate};
+use super::connection::RedisPeer;
 use super::keyspace::count;
-use super::reply::Reply;
+use super::reply::RespReply;
 use super::{Node, glob};
 use lock_proto::redis::Protocol;
 
-pub(super) fn subscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn subscribe(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     subscribe_all(node, context, b"subscribe", &args[1..], |connection| &mut connection.channels)
 }
 
-pub(super) fn psubscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn psubscribe(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     subscribe_all(node, context, b"psubscribe", &args[1..], |connection| &mut connection.patterns)
 }
 
-pub(super) fn unsubscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn unsubscribe(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     unsubscribe_all(node, context, b"unsubscribe", &args[1..], |connection| &mut connection.channels)
 }
 
-pub(super) fn punsubscribe(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn punsubscribe(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     unsubscribe_all(node, context, b"punsubscribe", &args[1..], |connection| &mut connection.patterns)
 }
 
-type Names = fn(&mut Connection) -> &mut BTreeSet<Vec<u8>>;
+type ChannelNames = fn(&mut RedisPeer) -> &mut BTreeSet<Vec<u8>>;
 
 /// Subscribes. Each name has a separate reply.
-fn subscribe_all(node: &mut Node, context: &Context, kind: &[u8], added: &[&[u8]], names: Names) -> Reply {
+fn subscribe_all(
+    node: &mut Node,
+    context: &CommandContext,
+    kind: &[u8],
+    added: &[&[u8]],
+    names: ChannelNames,
+) -> RespReply {
     for name in added {
         let Some(connection) = node.connections.get_mut(&context.conn) else { break };
         names(connection).insert(name.to_vec());
         let left = count(connection.subscriptions());
-        node.answer(context.conn, &Reply::Push(vec![Reply::bulk(kind), Reply::bulk(name), left]));
+        node.answer(context.conn, &RespReply::Push(vec![RespReply::bulk(kind), RespReply::bulk(name), left]));
     }
-    Reply::Later
+    RespReply::Later
 }
 
 /// Without names, unsubscribes from all. There is at least one reply.
-fn unsubscribe_all(node: &mut Node, context: &Context, kind: &[u8], named: &[&[u8]], names: Names) -> Reply {
-    let Some(connection) = node.connections.get_mut(&context.conn) else { return Reply::Later };
+fn unsubscribe_all(
+    node: &mut Node,
+    context: &CommandContext,
+    kind: &[u8],
+    named: &[&[u8]],
+    names: ChannelNames,
+) -> RespReply {
+    let Some(connection) = node.connections.get_mut(&context.conn) else { return RespReply::Later };
     let mut left: Vec<Option<Vec<u8>>> = named.iter().map(|name| Some(name.to_vec())).collect();
     if named.is_empty() {
         left.extend(names(connection).iter().cloned().map(Some));
@@ -56,24 +68,29 @@ fn unsubscribe_all(node: &mut Node, context: &Context, kind: &[u8], named: &[&[u
             names(connection).remove(name);
         }
         let rest = count(connection.subscriptions());
-        let name = name.map_or(Reply::Nil, Reply::Bulk);
-        node.answer(context.conn, &Reply::Push(vec![Reply::bulk(kind), name, rest]));
+        let name = name.map_or(RespReply::Nil, RespReply::Bulk);
+        node.answer(context.conn, &RespReply::Push(vec![RespReply::bulk(kind), name, rest]));
     }
-    Reply::Later
+    RespReply::Later
 }
 
-pub(super) fn publish(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn publish(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let (channel, text) = (args[1], args[2]);
     context.propagate = Propagate::Always;
-    let mut messages: Vec<(u64, Reply)> = Vec::new();
+    let mut messages: Vec<(u64, RespReply)> = Vec::new();
     for (conn, connection) in &node.connections {
         if connection.channels.contains(channel) {
-            let message = vec![Reply::bulk(b"message"), Reply::bulk(channel), Reply::bulk(text)];
-            messages.push((*conn, Reply::Push(message)));
+            let message = vec![RespReply::bulk(b"message"), RespReply::bulk(channel), RespReply::bulk(text)];
+            messages.push((*conn, RespReply::Push(message)));
         }
         for pattern in connection.patterns.iter().filter(|pattern| glob::matches(pattern, channel)) {
-            let message = vec![Reply::bulk(b"pmessage"), Reply::bulk(pattern), Reply::bulk(channel), Reply::bulk(text)];
-            messages.push((*conn, Reply::Push(message)));
+            let message = vec![
+                RespReply::bulk(b"pmessage"),
+                RespReply::bulk(pattern),
+                RespReply::bulk(channel),
+                RespReply::bulk(text),
+            ];
+            messages.push((*conn, RespReply::Push(message)));
         }
     }
     for (conn, message) in &messages {

@@ -12,11 +12,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::command::{self, Context};
-use super::connection::{Blocked, Cause};
+use super::command::{self, CommandContext};
+use super::connection::{BlockCause, BlockedCommand};
 use super::effect::{Effect, History, Snapshot, encode};
 use super::number;
-use super::reply::Reply;
+use super::reply::RespReply;
 use super::store::{Db, Expired, View};
 use super::strings::NOT_AN_INTEGER;
 use super::{Node, sha1};
@@ -29,7 +29,7 @@ const MAX_LAG: Duration = Duration::from_secs(10);
 /// A server's replication role and position in the stream of writes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Replication {
-    role: Role,
+    role: ReplicationRole,
     history: History,
     /// The history before the last promotion, and its final offset.
     before: Option<(History, u64)>,
@@ -46,7 +46,7 @@ pub(super) struct Replication {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Role {
+enum ReplicationRole {
     Primary,
     Replica {
         /// The link to the primary is up.
@@ -66,7 +66,7 @@ struct Ack {
 impl Replication {
     pub(super) fn new(run_id: &str) -> Self {
         Self {
-            role: Role::Primary,
+            role: ReplicationRole::Primary,
             history: new_history(run_id, 0),
             before: None,
             histories: 0,
@@ -101,8 +101,8 @@ impl Replication {
         self.replicas.clear();
         self.feeding = false;
         match &mut self.role {
-            Role::Primary => self.begin_history(run_id),
-            Role::Replica { up, gap, .. } => (*up, *gap) = (false, *gap || !keep_data),
+            ReplicationRole::Primary => self.begin_history(run_id),
+            ReplicationRole::Replica { up, gap, .. } => (*up, *gap) = (false, *gap || !keep_data),
         }
         if !keep_data {
             (self.before, self.offset) = (None, 0);
@@ -171,7 +171,7 @@ impl Node {
         if self.is_replica() {
             return;
         }
-        self.replication.role = Role::Replica { up: false, gap: false, port: 9 };
+        self.replication.role = ReplicationRole::Replica { up: false, gap: false, port: 9 };
         self.replication.replicas.clear();
         self.unblock_all();
     }
@@ -179,7 +179,7 @@ impl Node {
     /// Becomes a replica of the server that made `copy`, or resynchronises with it: `REPLICAOF`.
     pub fn replicate(&mut self, now: Instant, copy: &Snapshot) {
         self.demote(now);
-        self.replication.role = Role::Replica { up: true, gap: false, port: copy.port };
+        self.replication.role = ReplicationRole::Replica { up: true, gap: false, port: copy.port };
         self.replication.history = copy.history;
         self.replication.offset = copy.offset;
         self.replication.selected = copy.selected;
@@ -195,7 +195,7 @@ impl Node {
     /// copy (see [`needs_copy`](Self::needs_copy)). A primary ignores all effects.
     pub fn handle_effect(&mut self, now: Instant, effect: &Effect) {
         self.advance(now);
-        let Role::Replica { up, gap, .. } = &mut self.replication.role else { return };
+        let ReplicationRole::Replica { up, gap, .. } = &mut self.replication.role else { return };
         let ours = effect.history == self.replication.history;
         if ours && effect.end() <= self.replication.offset {
             return;
@@ -217,7 +217,7 @@ impl Node {
     /// The connection to the primary is lost. The next effect restores it.
     pub fn handle_link_lost(&mut self, now: Instant) {
         self.advance(now);
-        if let Role::Replica { up, .. } = &mut self.replication.role {
+        if let ReplicationRole::Replica { up, .. } = &mut self.replication.role {
             *up = false;
         }
     }
@@ -236,14 +236,14 @@ impl Node {
             .connections
             .iter()
             .filter_map(|(conn, connection)| match connection.blocked.as_ref()?.cause {
-                Cause::Acks { replicas, offset } => Some((*conn, replicas, self.replication.acknowledged(offset))),
-                Cause::Keys { .. } => None,
+                BlockCause::Acks { replicas, offset } => Some((*conn, replicas, self.replication.acknowledged(offset))),
+                BlockCause::Keys { .. } => None,
             })
             .filter(|(_, replicas, count)| count >= replicas)
             .map(|(conn, _, count)| (conn, count))
             .collect();
         for (conn, count) in served {
-            self.unblock(conn, &Reply::Int(count));
+            self.unblock(conn, &RespReply::Int(count));
         }
         self.resume_unblocked();
     }
@@ -262,20 +262,20 @@ impl Node {
         if !self.is_replica() {
             return;
         }
-        self.replication.role = Role::Primary;
+        self.replication.role = ReplicationRole::Primary;
         self.replication.begin_history(&self.run_id);
     }
 
     /// Returns true if it is a replica.
     #[must_use]
     pub const fn is_replica(&self) -> bool {
-        matches!(self.replication.role, Role::Replica { .. })
+        matches!(self.replication.role, ReplicationRole::Replica { .. })
     }
 
     /// Returns true if this replica has a gap, so that it needs [`replicate`](Self::replicate).
     #[must_use]
     pub const fn needs_copy(&self) -> bool {
-        matches!(self.replication.role, Role::Replica { gap: true, .. })
+        matches!(self.replication.role, ReplicationRole::Replica { gap: true, .. })
     }
 
     /// Returns `master_repl_offset`: the bytes of the stream that were written or, on a replica,
@@ -305,7 +305,7 @@ impl Node {
             args => {
                 let db = self.replication.selected.unwrap_or(0);
                 let view = View { now: self.wall_ms(), expired: Expired::Alive };
-                command::run_from_primary(self, &mut Context::of_primary(db, view), args);
+                command::run_from_primary(self, &mut CommandContext::of_primary(db, view), args);
                 if let Some(db) = self.dbs.get_mut(&db) {
                     db.dirty = false;
                 }
@@ -397,19 +397,19 @@ impl Node {
 
     /// A replica without a link, which does not serve stale data.
     pub(super) const fn is_stale(&self) -> bool {
-        !self.config.serve_stale && matches!(self.replication.role, Role::Replica { up: false, .. })
+        !self.config.serve_stale && matches!(self.replication.role, ReplicationRole::Replica { up: false, .. })
     }
 
     /// The reply to a client that waits for acknowledgements.
-    pub(super) fn acknowledged(&self, offset: u64) -> Reply {
-        Reply::Int(self.replication.acknowledged(offset))
+    pub(super) fn acknowledged(&self, offset: u64) -> RespReply {
+        RespReply::Int(self.replication.acknowledged(offset))
     }
 
     pub(super) fn info_replication(&self) -> String {
         let stream = &self.replication;
         let role = match stream.role {
-            Role::Primary => String::from("role:master\r\n"),
-            Role::Replica { up, port, .. } => format!(
+            ReplicationRole::Primary => String::from("role:master\r\n"),
+            ReplicationRole::Replica { up, port, .. } => format!(
                 "role:slave\r\nmaster_host:127.0.0.1\r\nmaster_port:{port}\r\nmaster_link_status:{}\r\nslave_repl_offset:{}\r\n\
                  slave_read_only:1\r\n",
                 if up { "up" } else { "down" },
@@ -430,45 +430,45 @@ impl Node {
     }
 }
 
-pub(super) fn role(node: &mut Node, _context: &mut Context, _args: &[&[u8]]) -> Reply {
-    let int = |n: u64| Reply::Int(i64::try_from(n).unwrap_or(i64::MAX));
+pub(super) fn role(node: &mut Node, _context: &mut CommandContext, _args: &[&[u8]]) -> RespReply {
+    let int = |n: u64| RespReply::Int(i64::try_from(n).unwrap_or(i64::MAX));
     let stream = &node.replication;
     match stream.role {
-        Role::Primary => {
+        ReplicationRole::Primary => {
             let replica = |(number, ack): (&u64, &Ack)| {
-                let text = |n: u64| Reply::Bulk(n.to_string().into_bytes());
-                Reply::Array(vec![Reply::bulk(b"127.0.0.1"), text(*number), text(ack.offset)])
+                let text = |n: u64| RespReply::Bulk(n.to_string().into_bytes());
+                RespReply::Array(vec![RespReply::bulk(b"127.0.0.1"), text(*number), text(ack.offset)])
             };
             let replicas = stream.replicas.iter().map(replica).collect();
-            Reply::Array(vec![Reply::bulk(b"master"), int(stream.offset), Reply::Array(replicas)])
+            RespReply::Array(vec![RespReply::bulk(b"master"), int(stream.offset), RespReply::Array(replicas)])
         }
-        Role::Replica { up, port, .. } => Reply::Array(vec![
-            Reply::bulk(b"slave"),
-            Reply::bulk(b"127.0.0.1"),
-            Reply::Int(port.into()),
-            Reply::bulk(if up { "connected" } else { "connect" }),
-            if up { int(stream.offset) } else { Reply::Int(-1) },
+        ReplicationRole::Replica { up, port, .. } => RespReply::Array(vec![
+            RespReply::bulk(b"slave"),
+            RespReply::bulk(b"127.0.0.1"),
+            RespReply::Int(port.into()),
+            RespReply::bulk(if up { "connected" } else { "connect" }),
+            if up { int(stream.offset) } else { RespReply::Int(-1) },
         ]),
     }
 }
 
-pub(super) fn wait(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn wait(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     if node.is_replica() {
-        return Reply::error(
+        return RespReply::error(
             "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be \
              writable (which is not the default) writes to replicas are just local and are not propagated.",
         );
     }
     let Some(replicas) = number::integer(args[1]) else { return NOT_AN_INTEGER };
     let Some(timeout) = number::integer(args[2]) else {
-        return Reply::error("ERR timeout is not an integer or out of range");
+        return RespReply::error("ERR timeout is not an integer or out of range");
     };
-    let Ok(timeout) = u64::try_from(timeout) else { return Reply::error("ERR timeout is negative") };
-    let Some(connection) = node.connections.get(&context.conn) else { return Reply::Later };
+    let Ok(timeout) = u64::try_from(timeout) else { return RespReply::error("ERR timeout is negative") };
+    let Some(connection) = node.connections.get(&context.conn) else { return RespReply::Later };
     let offset = connection.written;
     let count = node.replication.acknowledged(offset);
     if count >= replicas || context.in_transaction {
-        return Reply::Int(count);
+        return RespReply::Int(count);
     }
     // The stream itself asks replicas for their offset.
     if node.replication.feeding {
@@ -477,6 +477,6 @@ pub(super) fn wait(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
         node.send(bytes);
     }
     let until = (timeout > 0).then(|| context.view.now.saturating_add(timeout));
-    node.block(context.conn, Blocked { cause: Cause::Acks { replicas, offset }, until });
-    Reply::Later
+    node.block(context.conn, BlockedCommand { cause: BlockCause::Acks { replicas, offset }, until });
+    RespReply::Later
 }

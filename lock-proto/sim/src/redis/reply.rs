@@ -12,7 +12,7 @@ use lock_proto::redis::Protocol;
 /// A reply of a Redis server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Reply {
+pub enum RespReply {
     /// `OK`.
     Ok,
     /// Another simple string, such as `PONG`.
@@ -39,7 +39,7 @@ pub enum Reply {
     Later,
 }
 
-impl Reply {
+impl RespReply {
     pub(super) const fn simple(text: &'static str) -> Self {
         Self::Simple(Cow::Borrowed(text))
     }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    fn encoded(reply: &Reply, protocol: Protocol) -> String {
+    fn encoded(reply: &RespReply, protocol: Protocol) -> String {
         let mut out = Vec::new();
         reply.encode(protocol, &mut out);
         String::from_utf8_lossy(&out).into_owned()
@@ -201,38 +201,40 @@ mod tests {
 
     #[test]
     fn replies_encode_in_resp2_and_resp3() {
-        let map = Reply::Map(vec![(Reply::bulk(b"proto"), Reply::Int(3))]);
+        let map = RespReply::Map(vec![(RespReply::bulk(b"proto"), RespReply::Int(3))]);
         for (reply, two, three) in [
-            (Reply::Ok, "+OK\r\n", "+OK\r\n"),
-            (Reply::error("ERR x"), "-ERR x\r\n", "-ERR x\r\n"),
-            (Reply::Int(-2), ":-2\r\n", ":-2\r\n"),
-            (Reply::bulk(b"ab"), "$2\r\nab\r\n", "$2\r\nab\r\n"),
-            (Reply::Nil, "$-1\r\n", "_\r\n"),
-            (Reply::NilArray, "*-1\r\n", "_\r\n"),
-            (Reply::Text("hi".into()), "$2\r\nhi\r\n", "=6\r\ntxt:hi\r\n"),
-            (Reply::Array(vec![Reply::Int(1), Reply::Nil]), "*2\r\n:1\r\n$-1\r\n", "*2\r\n:1\r\n_\r\n"),
-            (Reply::Push(vec![Reply::Int(1)]), "*1\r\n:1\r\n", ">1\r\n:1\r\n"),
+            (RespReply::Ok, "+OK\r\n", "+OK\r\n"),
+            (RespReply::error("ERR x"), "-ERR x\r\n", "-ERR x\r\n"),
+            (RespReply::Int(-2), ":-2\r\n", ":-2\r\n"),
+            (RespReply::bulk(b"ab"), "$2\r\nab\r\n", "$2\r\nab\r\n"),
+            (RespReply::Nil, "$-1\r\n", "_\r\n"),
+            (RespReply::NilArray, "*-1\r\n", "_\r\n"),
+            (RespReply::Text("hi".into()), "$2\r\nhi\r\n", "=6\r\ntxt:hi\r\n"),
+            (RespReply::Array(vec![RespReply::Int(1), RespReply::Nil]), "*2\r\n:1\r\n$-1\r\n", "*2\r\n:1\r\n_\r\n"),
+            (RespReply::Push(vec![RespReply::Int(1)]), "*1\r\n:1\r\n", ">1\r\n:1\r\n"),
             (map, "*2\r\n$5\r\nproto\r\n:3\r\n", "%1\r\n$5\r\nproto\r\n:3\r\n"),
-            (Reply::Later, "", ""),
+            (RespReply::Later, "", ""),
         ] {
             assert_eq!(encoded(&reply, Protocol::Resp2), two);
             // A client of RESP2 cannot tell these apart.
             let read = match &reply {
-                Reply::NilArray => Some(Reply::Nil),
-                Reply::Text(text) => Some(Reply::bulk(text)),
-                Reply::Push(items) => Some(Reply::Array(items.clone())),
-                Reply::Map(pairs) => Some(Reply::Array(pairs.iter().cloned().flat_map(<[Reply; 2]>::from).collect())),
-                Reply::Later => None,
-                other @ (Reply::Ok
-                | Reply::Simple(_)
-                | Reply::Error(_)
-                | Reply::Int(_)
-                | Reply::Bulk(_)
-                | Reply::Nil
-                | Reply::Array(_)) => Some(other.clone()),
+                RespReply::NilArray => Some(RespReply::Nil),
+                RespReply::Text(text) => Some(RespReply::bulk(text)),
+                RespReply::Push(items) => Some(RespReply::Array(items.clone())),
+                RespReply::Map(pairs) => {
+                    Some(RespReply::Array(pairs.iter().cloned().flat_map(<[RespReply; 2]>::from).collect()))
+                }
+                RespReply::Later => None,
+                other @ (RespReply::Ok
+                | RespReply::Simple(_)
+                | RespReply::Error(_)
+                | RespReply::Int(_)
+                | RespReply::Bulk(_)
+                | RespReply::Nil
+                | RespReply::Array(_)) => Some(other.clone()),
             };
-            assert_eq!(Reply::decode(two.as_bytes()), read.map(|read| (read, two.len())));
-            assert_eq!(Reply::decode(&two.as_bytes()[..two.len().saturating_sub(1)]), None);
+            assert_eq!(RespReply::decode(two.as_bytes()), read.map(|read| (read, two.len())));
+            assert_eq!(RespReply::decode(&two.as_bytes()[..two.len().saturating_sub(1)]), None);
             assert_eq!(encoded(&reply, Protocol::Resp3), three);
         }
     }

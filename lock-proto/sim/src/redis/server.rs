@@ -5,48 +5,48 @@ use alloc::string::{String, ToString as _};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::command::{Context, lower};
+use super::command::{CommandContext, lower};
 use super::number;
-use super::reply::Reply;
+use super::reply::RespReply;
 use super::strings::{NOT_AN_INTEGER, SYNTAX};
 use super::{Condition, Node, command};
 use lock_proto::redis::Protocol;
 
-const WRONG_PASS: Reply = Reply::error("WRONGPASS invalid username-password pair or user is disabled.");
+const WRONG_PASS: RespReply = RespReply::error("WRONGPASS invalid username-password pair or user is disabled.");
 
-pub(super) fn ping(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn ping(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     match args {
         [_] | [_, _] if node.is_resp2_subscriber(context.conn) => {
-            Reply::Array(vec![Reply::bulk(b"pong"), Reply::bulk(args.get(1).copied().unwrap_or_default())])
+            RespReply::Array(vec![RespReply::bulk(b"pong"), RespReply::bulk(args.get(1).copied().unwrap_or_default())])
         }
-        [_] => Reply::simple("PONG"),
-        [_, text] => Reply::bulk(text),
+        [_] => RespReply::simple("PONG"),
+        [_, text] => RespReply::bulk(text),
         _ => command::wrong_arity("ping"),
     }
 }
 
-pub(super) fn echo(_node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
-    Reply::bulk(args[1])
+pub(super) fn echo(_node: &mut Node, _context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
+    RespReply::bulk(args[1])
 }
 
-pub(super) fn quit(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
+pub(super) fn quit(node: &mut Node, context: &mut CommandContext, _args: &[&[u8]]) -> RespReply {
     node.close_after_output(context.conn);
-    Reply::Ok
+    RespReply::Ok
 }
 
-pub(super) fn time(node: &mut Node, _context: &mut Context, _args: &[&[u8]]) -> Reply {
+pub(super) fn time(node: &mut Node, _context: &mut CommandContext, _args: &[&[u8]]) -> RespReply {
     let micros = node.wall.read(node.now) / 1000;
-    let part = |n: u64| Reply::Bulk(n.to_string().into_bytes());
-    Reply::Array(vec![part(micros / 1_000_000), part(micros % 1_000_000)])
+    let part = |n: u64| RespReply::Bulk(n.to_string().into_bytes());
+    RespReply::Array(vec![part(micros / 1_000_000), part(micros % 1_000_000)])
 }
 
-pub(super) fn select(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn select(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let Some(number) = number::integer(args[1]) else { return NOT_AN_INTEGER };
     if node.config.cluster.is_some() && number != 0 {
-        return Reply::error("ERR SELECT is not allowed in cluster mode");
+        return RespReply::error("ERR SELECT is not allowed in cluster mode");
     }
     let Some(db) = u32::try_from(number).ok().filter(|db| *db < node.config.databases) else {
-        return Reply::error("ERR DB index is out of range");
+        return RespReply::error("ERR DB index is out of range");
     };
     context.db = db;
     // A `SELECT` in a script does not outlast it.
@@ -55,26 +55,26 @@ pub(super) fn select(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> 
     {
         connection.db = db;
     }
-    Reply::Ok
+    RespReply::Ok
 }
 
-pub(super) fn auth(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn auth(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     match args {
         [_, password] => {
             if node.config.users.get("default").is_none_or(|user| !user.needs_password()) {
-                return Reply::error(
+                return RespReply::error(
                     "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
                      configuration is correct?",
                 );
             }
-            log_in(node, context, b"default", password).err().unwrap_or(Reply::Ok)
+            log_in(node, context, b"default", password).err().unwrap_or(RespReply::Ok)
         }
-        [_, user, password] => log_in(node, context, user, password).err().unwrap_or(Reply::Ok),
+        [_, user, password] => log_in(node, context, user, password).err().unwrap_or(RespReply::Ok),
         _ => SYNTAX,
     }
 }
 
-fn log_in(node: &mut Node, context: &Context, user: &[u8], password: &[u8]) -> Result<(), Reply> {
+fn log_in(node: &mut Node, context: &CommandContext, user: &[u8], password: &[u8]) -> Result<(), RespReply> {
     let name = core::str::from_utf8(user).map_err(|_| WRONG_PASS)?;
     let user = node.config.users.get(name).filter(|user| user.accepts(password)).ok_or(WRONG_PASS)?;
     if let Some(connection) = node.connections.get_mut(&context.conn) {
@@ -84,13 +84,13 @@ fn log_in(node: &mut Node, context: &Context, user: &[u8], password: &[u8]) -> R
     Ok(())
 }
 
-pub(super) fn hello(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn hello(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let protocol = match args.get(1).map(|version| number::integer(version)) {
         None => None,
         Some(Some(2)) => Some(Protocol::Resp2),
         Some(Some(3)) => Some(Protocol::Resp3),
-        Some(Some(_)) => return Reply::error("NOPROTO unsupported protocol version"),
-        Some(None) => return Reply::error("ERR Protocol version is not an integer or out of range"),
+        Some(Some(_)) => return RespReply::error("NOPROTO unsupported protocol version"),
+        Some(None) => return RespReply::error("ERR Protocol version is not an integer or out of range"),
     };
     let mut name = None;
     let mut login = None;
@@ -107,7 +107,7 @@ pub(super) fn hello(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
             }
             _ => {
                 let word = String::from_utf8_lossy(word);
-                return Reply::Error(format!("ERR Syntax error in HELLO option '{word}'").into());
+                return RespReply::Error(format!("ERR Syntax error in HELLO option '{word}'").into());
             }
         };
     }
@@ -116,9 +116,9 @@ pub(super) fn hello(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
     {
         return refused;
     }
-    let Some(connection) = node.connections.get_mut(&context.conn) else { return Reply::Later };
+    let Some(connection) = node.connections.get_mut(&context.conn) else { return RespReply::Later };
     if connection.user.is_none() {
-        return Reply::error(
+        return RespReply::error(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
              option can be used to authenticate the client and select the RESP protocol version at the same time",
         );
@@ -133,77 +133,77 @@ pub(super) fn hello(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
         connection.protocol = protocol;
     }
     let (version, id) = (connection.protocol, connection.id);
-    let bulk = |text: &str| Reply::bulk(text.as_bytes());
+    let bulk = |text: &str| RespReply::bulk(text.as_bytes());
     let role = if node.is_replica() { "replica" } else { "master" };
-    Reply::Map(vec![
+    RespReply::Map(vec![
         (bulk("server"), bulk("redis")),
         (bulk("version"), bulk(&node.version())),
-        (bulk("proto"), Reply::Int(if version == Protocol::Resp3 { 3 } else { 2 })),
-        (bulk("id"), Reply::Int(id)),
+        (bulk("proto"), RespReply::Int(if version == Protocol::Resp3 { 3 } else { 2 })),
+        (bulk("id"), RespReply::Int(id)),
         (bulk("mode"), bulk(node.mode())),
         (bulk("role"), bulk(role)),
-        (bulk("modules"), Reply::Array(Vec::new())),
+        (bulk("modules"), RespReply::Array(Vec::new())),
     ])
 }
 
-const BAD_NAME: Reply = Reply::error("ERR Client names cannot contain spaces, newlines or special characters.");
+const BAD_NAME: RespReply = RespReply::error("ERR Client names cannot contain spaces, newlines or special characters.");
 
 fn is_client_name(name: &[u8]) -> bool {
     name.iter().all(|byte| (b'!'..=b'~').contains(byte))
 }
 
-pub(super) fn client_setname(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn client_setname(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     if !is_client_name(args[2]) {
         return BAD_NAME;
     }
     if let Some(connection) = node.connections.get_mut(&context.conn) {
         connection.name = args[2].to_vec();
     }
-    Reply::Ok
+    RespReply::Ok
 }
 
-pub(super) fn client_getname(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
+pub(super) fn client_getname(node: &mut Node, context: &mut CommandContext, _args: &[&[u8]]) -> RespReply {
     match node.connections.get(&context.conn).map(|connection| &connection.name) {
-        Some(name) if !name.is_empty() => Reply::bulk(name),
-        Some(_) | None => Reply::Nil,
+        Some(name) if !name.is_empty() => RespReply::bulk(name),
+        Some(_) | None => RespReply::Nil,
     }
 }
 
-pub(super) fn client_setinfo(_node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn client_setinfo(_node: &mut Node, _context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     match lower(args[2]).as_str() {
-        "lib-name" | "lib-ver" if is_client_name(args[3]) => Reply::Ok,
+        "lib-name" | "lib-ver" if is_client_name(args[3]) => RespReply::Ok,
         option @ ("lib-name" | "lib-ver") => {
-            Reply::Error(format!("ERR {option} cannot contain spaces, newlines or special characters.").into())
+            RespReply::Error(format!("ERR {option} cannot contain spaces, newlines or special characters.").into())
         }
-        _ => Reply::Error(format!("ERR Unrecognized option '{}'", String::from_utf8_lossy(args[2])).into()),
+        _ => RespReply::Error(format!("ERR Unrecognized option '{}'", String::from_utf8_lossy(args[2])).into()),
     }
 }
 
-pub(super) fn client_id(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
-    Reply::Int(node.connections.get(&context.conn).map_or(0, |connection| connection.id))
+pub(super) fn client_id(node: &mut Node, context: &mut CommandContext, _args: &[&[u8]]) -> RespReply {
+    RespReply::Int(node.connections.get(&context.conn).map_or(0, |connection| connection.id))
 }
 
-pub(super) fn client_unblock(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn client_unblock(node: &mut Node, _context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let reply = match args {
         [_, _, _] => None,
         [_, _, _, how] => match lower(how).as_str() {
             "timeout" => None,
-            "error" => Some(Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
-            _ => return Reply::error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
+            "error" => Some(RespReply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
+            _ => return RespReply::error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
         },
         _ => {
             let word = String::from_utf8_lossy(args[1]);
             let text = format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try CLIENT HELP.");
-            return Reply::Error(text.into());
+            return RespReply::Error(text.into());
         }
     };
     let Some(id) = number::integer(args[2]) else { return NOT_AN_INTEGER };
     let found =
         node.connections.iter().filter(|(_, c)| c.id == id).find_map(|(conn, c)| Some((*conn, c.blocked.as_ref()?)));
-    let Some((conn, blocked)) = found else { return Reply::Int(0) };
+    let Some((conn, blocked)) = found else { return RespReply::Int(0) };
     let reply = reply.unwrap_or_else(|| node.timeout_reply(blocked));
     node.unblock(conn, &reply);
-    Reply::Int(1)
+    RespReply::Int(1)
 }
 
 /// The filter of `CLIENT KILL`.
@@ -218,10 +218,10 @@ struct Victims {
     spare_me: bool,
 }
 
-pub(super) fn client_kill(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn client_kill(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     // The old form names an address; simulated connections have none.
     if args.len() == 3 {
-        return Reply::error("ERR No such client");
+        return RespReply::error("ERR No such client");
     }
     let victims = match victims(node, &args[2..]) {
         Ok(victims) => victims,
@@ -247,26 +247,26 @@ pub(super) fn client_kill(node: &mut Node, context: &mut Context, args: &[&[u8]]
             node.close(conn);
         }
     }
-    Reply::Int(killed)
+    RespReply::Int(killed)
 }
 
-fn victims(node: &Node, args: &[&[u8]]) -> Result<Victims, Reply> {
+fn victims(node: &Node, args: &[&[u8]]) -> Result<Victims, RespReply> {
     let mut victims = Victims { spare_me: true, ..Victims::default() };
     for pair in args.chunks(2) {
         let [option, value] = pair else { return Err(SYNTAX) };
         match (lower(option).as_str(), lower(value).as_str()) {
             ("id", _) => match number::integer(value) {
                 Some(id) if id > 0 => victims.id = Some(id),
-                Some(_) | None => return Err(Reply::error("ERR client-id should be greater than 0")),
+                Some(_) | None => return Err(RespReply::error("ERR client-id should be greater than 0")),
             },
             ("type", "normal") => victims.subscribed = Some(false),
             ("type", "pubsub") => victims.subscribed = Some(true),
             ("type", "master" | "replica" | "slave") | ("addr" | "laddr", _) => victims.matches_none = true,
-            ("type", other) => return Err(Reply::Error(format!("ERR Unknown client type '{other}'").into())),
+            ("type", other) => return Err(RespReply::Error(format!("ERR Unknown client type '{other}'").into())),
             ("user", _) => {
                 let name = String::from_utf8_lossy(value).into_owned();
                 if !node.config.users.contains_key(&name) {
-                    return Err(Reply::Error(format!("ERR No such user '{name}'").into()));
+                    return Err(RespReply::Error(format!("ERR No such user '{name}'").into()));
                 }
                 victims.user = Some(name);
             }
@@ -278,7 +278,7 @@ fn victims(node: &Node, args: &[&[u8]]) -> Result<Victims, Reply> {
     Ok(victims)
 }
 
-pub(super) fn info(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn info(node: &mut Node, _context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let requested: Vec<String> = args[1..].iter().map(|arg| lower(arg)).collect();
     let all =
         requested.is_empty() || requested.iter().any(|name| matches!(name.as_str(), "all" | "default" | "everything"));
@@ -288,7 +288,7 @@ pub(super) fn info(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> R
             sections.push(node.info_section(name));
         }
     }
-    Reply::Text(sections.join("\r\n"))
+    RespReply::Text(sections.join("\r\n"))
 }
 
 impl Node {

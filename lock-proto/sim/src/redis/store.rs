@@ -4,19 +4,20 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use super::memory;
-use super::reply::Reply;
+use super::reply::RespReply;
 
-pub(super) const WRONG_TYPE: Reply = Reply::error("WRONGTYPE Operation against a key holding the wrong kind of value");
+pub(super) const WRONG_TYPE: RespReply =
+    RespReply::error("WRONGTYPE Operation against a key holding the wrong kind of value");
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Value {
+pub(super) enum RedisValue {
     String(Vec<u8>),
     List(VecDeque<Vec<u8>>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Entry {
-    pub(super) value: Value,
+pub(super) struct RedisEntry {
+    pub(super) value: RedisValue,
     /// Unix time in ms after which the key is expired.
     expires: Option<u64>,
     /// Time of the last access, for eviction.
@@ -25,7 +26,7 @@ pub(super) struct Entry {
     version: u64,
 }
 
-impl Entry {
+impl RedisEntry {
     pub(super) const fn expires(&self) -> Option<u64> {
         self.expires
     }
@@ -65,7 +66,7 @@ pub(super) enum Expired {
 /// A numbered database. On a primary, any access to an expired key removes it first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Db {
-    entries: BTreeMap<Vec<u8>, Entry>,
+    entries: BTreeMap<Vec<u8>, RedisEntry>,
     /// Approximate size, see [`memory`].
     bytes: usize,
     /// No key expires earlier.
@@ -85,7 +86,7 @@ impl Default for Db {
 }
 
 impl Db {
-    pub(super) fn get(&mut self, view: View, key: &[u8]) -> Option<&mut Entry> {
+    pub(super) fn get(&mut self, view: View, key: &[u8]) -> Option<&mut RedisEntry> {
         let over = view.now > self.soonest
             && view.expired != Expired::Alive
             && self.entries.get(key).is_some_and(|entry| entry.is_over(view.now));
@@ -101,23 +102,23 @@ impl Db {
     }
 
     /// Returns the entry of `key` without side effects.
-    pub(super) fn peek(&self, now: u64, key: &[u8]) -> Option<&Entry> {
+    pub(super) fn peek(&self, now: u64, key: &[u8]) -> Option<&RedisEntry> {
         self.entries.get(key).filter(|entry| !entry.is_over(now))
     }
 
-    pub(super) fn string(&mut self, view: View, key: &[u8]) -> Result<Option<&[u8]>, Reply> {
+    pub(super) fn string(&mut self, view: View, key: &[u8]) -> Result<Option<&[u8]>, RespReply> {
         match self.get(view, key).map(|entry| &entry.value) {
             None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(Value::List(_)) => Err(WRONG_TYPE),
+            Some(RedisValue::String(text)) => Ok(Some(text)),
+            Some(RedisValue::List(_)) => Err(WRONG_TYPE),
         }
     }
 
-    pub(super) fn list(&mut self, view: View, key: &[u8]) -> Result<Option<&mut VecDeque<Vec<u8>>>, Reply> {
+    pub(super) fn list(&mut self, view: View, key: &[u8]) -> Result<Option<&mut VecDeque<Vec<u8>>>, RespReply> {
         match self.get(view, key).map(|entry| &mut entry.value) {
             None => Ok(None),
-            Some(Value::List(list)) => Ok(Some(list)),
-            Some(Value::String(_)) => Err(WRONG_TYPE),
+            Some(RedisValue::List(list)) => Ok(Some(list)),
+            Some(RedisValue::String(_)) => Err(WRONG_TYPE),
         }
     }
 
@@ -128,18 +129,18 @@ impl Db {
         if let Some(entry) = self.entries.get_mut(key) {
             self.bytes = self.bytes - memory::value(&entry.value) + memory::string(text);
             match &mut entry.value {
-                Value::String(old) => {
+                RedisValue::String(old) => {
                     old.clear();
                     old.extend_from_slice(text);
                 }
-                Value::List(_) => entry.value = Value::String(text.to_vec()),
+                RedisValue::List(_) => entry.value = RedisValue::String(text.to_vec()),
             }
             (entry.expires, entry.used, entry.version) = (expires, view.now, self.changes);
             return;
         }
         self.bytes += memory::key(key) + memory::string(text);
-        let (value, version) = (Value::String(text.to_vec()), self.changes);
-        self.entries.insert(key.to_vec(), Entry { value, expires, used: view.now, version });
+        let (value, version) = (RedisValue::String(text.to_vec()), self.changes);
+        self.entries.insert(key.to_vec(), RedisEntry { value, expires, used: view.now, version });
     }
 
     pub(super) fn set_expiry(&mut self, view: View, key: &[u8], expires: Option<u64>) {
@@ -161,7 +162,7 @@ impl Db {
     }
 
     /// Pushes to a list, which is created if it is absent, and returns its length.
-    pub(super) fn push(&mut self, view: View, key: &[u8], items: &[&[u8]], front: bool) -> Result<usize, Reply> {
+    pub(super) fn push(&mut self, view: View, key: &[u8], items: &[&[u8]], front: bool) -> Result<usize, RespReply> {
         let grown = items.iter().map(|item| memory::item(item)).sum::<usize>();
         let add = |list: &mut VecDeque<Vec<u8>>| {
             for item in items {
@@ -178,8 +179,8 @@ impl Db {
             let length = add(&mut list);
             self.bytes += memory::key(key);
             self.changes += 1;
-            let (value, version) = (Value::List(list), self.changes);
-            self.entries.insert(key.to_vec(), Entry { value, expires: None, used: view.now, version });
+            let (value, version) = (RedisValue::List(list), self.changes);
+            self.entries.insert(key.to_vec(), RedisEntry { value, expires: None, used: view.now, version });
             length
         };
         self.bytes += grown;
@@ -188,7 +189,12 @@ impl Db {
     }
 
     /// Pops up to `count` elements from the front, and removes a list that becomes empty.
-    pub(super) fn pop_front(&mut self, view: View, key: &[u8], count: usize) -> Result<Option<Vec<Vec<u8>>>, Reply> {
+    pub(super) fn pop_front(
+        &mut self,
+        view: View,
+        key: &[u8],
+        count: usize,
+    ) -> Result<Option<Vec<Vec<u8>>>, RespReply> {
         let Some(list) = self.list(view, key)? else { return Ok(None) };
         let taken: Vec<Vec<u8>> = list.drain(..count.min(list.len())).collect();
         let empty = list.is_empty();
@@ -202,7 +208,7 @@ impl Db {
         Ok(Some(taken))
     }
 
-    pub(super) fn iter(&self, now: u64) -> impl Iterator<Item = (&[u8], &Entry)> {
+    pub(super) fn iter(&self, now: u64) -> impl Iterator<Item = (&[u8], &RedisEntry)> {
         self.entries.iter().filter(move |(_, entry)| !entry.is_over(now)).map(|(key, entry)| (key.as_slice(), entry))
     }
 
@@ -244,11 +250,11 @@ impl Db {
         for key in over {
             self.take_expired(&key);
         }
-        self.soonest = self.entries.values().filter_map(Entry::expires).min().unwrap_or(u64::MAX);
+        self.soonest = self.entries.values().filter_map(RedisEntry::expires).min().unwrap_or(u64::MAX);
     }
 
     /// Evicts the key with the lowest `rank`, among those that have one.
-    pub(super) fn evict<R: Ord>(&mut self, rank: impl Fn(&[u8], &Entry) -> Option<R>) -> bool {
+    pub(super) fn evict<R: Ord>(&mut self, rank: impl Fn(&[u8], &RedisEntry) -> Option<R>) -> bool {
         let ranked = self.entries.iter().filter_map(|(key, entry)| Some((rank(key, entry)?, key)));
         let Some(key) = ranked.min().map(|(_, key)| key.clone()) else { return false };
         self.take_expired(&key);

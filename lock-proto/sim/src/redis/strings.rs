@@ -3,35 +3,35 @@
 use alloc::vec::Vec;
 
 use super::Node;
-use super::command::{Context, LONGEST, lower_word};
+use super::command::{CommandContext, LONGEST, lower_word};
 use super::number;
-use super::reply::Reply;
+use super::reply::RespReply;
 use super::store::Db;
 
-pub(super) const SYNTAX: Reply = Reply::error("ERR syntax error");
-pub(super) const NOT_AN_INTEGER: Reply = Reply::error("ERR value is not an integer or out of range");
+pub(super) const SYNTAX: RespReply = RespReply::error("ERR syntax error");
+pub(super) const NOT_AN_INTEGER: RespReply = RespReply::error("ERR value is not an integer or out of range");
 
 impl Node {
-    pub(super) fn db(&mut self, context: &Context) -> &mut Db {
+    pub(super) fn db(&mut self, context: &CommandContext) -> &mut Db {
         self.dbs.entry(context.db).or_default()
     }
 }
 
-pub(super) fn get(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn get(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     match node.db(context).string(context.view, args[1]) {
-        Ok(Some(text)) => Reply::bulk(text),
-        Ok(None) => Reply::Nil,
+        Ok(Some(text)) => RespReply::bulk(text),
+        Ok(None) => RespReply::Nil,
         Err(wrong) => wrong,
     }
 }
 
-pub(super) fn mget(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn mget(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let (view, db) = (context.view, node.db(context));
-    let value = |key: &&[u8]| db.string(view, key).ok().flatten().map_or(Reply::Nil, Reply::bulk);
-    Reply::Array(args.iter().skip(1).map(value).collect())
+    let value = |key: &&[u8]| db.string(view, key).ok().flatten().map_or(RespReply::Nil, RespReply::bulk);
+    RespReply::Array(args.iter().skip(1).map(value).collect())
 }
 
-pub(super) fn getdel(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn getdel(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let reply = get(node, context, args);
     if !reply.is_error() && node.db(context).remove(context.view, args[1]) {
         node.propagate_instead(context, &[b"DEL", args[1]]);
@@ -39,27 +39,27 @@ pub(super) fn getdel(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> 
     reply
 }
 
-pub(super) fn setnx(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn setnx(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let db = node.db(context);
     if db.get(context.view, args[1]).is_some() {
-        return Reply::Int(0);
+        return RespReply::Int(0);
     }
     db.set(context.view, args[1], args[2], None);
-    Reply::Int(1)
+    RespReply::Int(1)
 }
 
-pub(super) fn incr(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn incr(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     add(node, context, args[1], 1)
 }
 
-pub(super) fn incrby(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn incrby(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     match number::integer(args[2]) {
         Some(by) => add(node, context, args[1], by),
         None => NOT_AN_INTEGER,
     }
 }
 
-fn add(node: &mut Node, context: &Context, key: &[u8], by: i64) -> Reply {
+fn add(node: &mut Node, context: &CommandContext, key: &[u8], by: i64) -> RespReply {
     let db = node.db(context);
     let old = match db.string(context.view, key) {
         Ok(None) => 0,
@@ -69,10 +69,10 @@ fn add(node: &mut Node, context: &Context, key: &[u8], by: i64) -> Reply {
         },
         Err(wrong) => return wrong,
     };
-    let Some(new) = old.checked_add(by) else { return Reply::error("ERR increment or decrement would overflow") };
+    let Some(new) = old.checked_add(by) else { return RespReply::error("ERR increment or decrement would overflow") };
     let expires = db.get(context.view, key).and_then(|entry| entry.expires());
     db.set(context.view, key, itoa::Buffer::new().format(new).as_bytes(), expires);
-    Reply::Int(new)
+    RespReply::Int(new)
 }
 
 #[derive(Default)]
@@ -134,7 +134,7 @@ fn options<'a>(args: &[&'a [u8]]) -> Option<Options<'a>> {
     Some(options)
 }
 
-pub(super) fn set(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn set(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     let (key, text, view) = (args[1], args[2], context.view);
     let Some(options) = options(&args[3..]) else { return SYNTAX };
     let expires = match options.expiry {
@@ -144,31 +144,37 @@ pub(super) fn set(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Rep
             let at = if given > 0 { unit.resolve(view.now, given) } else { None };
             match at.and_then(|at| u64::try_from(at).ok()) {
                 Some(at) => Some(at),
-                None => return Reply::error("ERR invalid expire time in 'set' command"),
+                None => return RespReply::error("ERR invalid expire time in 'set' command"),
             }
         }
     };
     let db = node.db(context);
     let old = match (options.answer_old, db.string(view, key)) {
-        (true, Ok(text)) => Some(text.map_or(Reply::Nil, Reply::bulk)),
+        (true, Ok(text)) => Some(text.map_or(RespReply::Nil, RespReply::bulk)),
         (true, Err(wrong)) => return wrong,
         (false, Ok(_) | Err(_)) => None,
     };
     let entry = db.get(view, key);
     let present = entry.is_some();
     if (options.if_absent && present) || (options.if_present && !present) {
-        return old.unwrap_or(Reply::Nil);
+        return old.unwrap_or(RespReply::Nil);
     }
     let old_expiry = entry.and_then(|entry| entry.expires()).filter(|_| options.keep_ttl);
     db.set(view, key, text, expires.or(old_expiry));
     if node.replication.is_feeding() {
         propagate_set(node, context, args, &options, expires);
     }
-    old.unwrap_or(Reply::Ok)
+    old.unwrap_or(RespReply::Ok)
 }
 
 /// Propagates a `SET` with an absolute expiry, or without the option `GET`.
-fn propagate_set(node: &Node, context: &mut Context, args: &[&[u8]], options: &Options<'_>, expires: Option<u64>) {
+fn propagate_set(
+    node: &Node,
+    context: &mut CommandContext,
+    args: &[&[u8]],
+    options: &Options<'_>,
+    expires: Option<u64>,
+) {
     const AT: Unit = Unit { seconds: false, absolute: true };
     match (expires, options.expiry) {
         (Some(at), Some((unit, _))) if unit != AT => {

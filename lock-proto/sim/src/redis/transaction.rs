@@ -6,8 +6,8 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use super::Node;
-use super::command::Context;
-use super::reply::Reply;
+use super::command::CommandContext;
+use super::reply::RespReply;
 
 /// The commands after `MULTI`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -19,35 +19,35 @@ pub(super) struct Transaction {
 
 /// The keys that a connection watches, by database.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Watched {
+pub(super) struct WatchedKeys {
     /// The version of each key, `None` for an absent one.
     keys: BTreeMap<(u32, Vec<u8>), Option<u64>>,
     /// One of them has changed.
     changed: bool,
 }
 
-const ABORTED: Reply = Reply::error("EXECABORT Transaction discarded because of previous errors.");
+const ABORTED: RespReply = RespReply::error("EXECABORT Transaction discarded because of previous errors.");
 
-pub(super) fn multi(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
-    let Some(connection) = node.connections.get_mut(&context.conn) else { return Reply::Later };
+pub(super) fn multi(node: &mut Node, context: &mut CommandContext, _args: &[&[u8]]) -> RespReply {
+    let Some(connection) = node.connections.get_mut(&context.conn) else { return RespReply::Later };
     if connection.transaction.is_some() {
-        return Reply::error("ERR MULTI calls can not be nested");
+        return RespReply::error("ERR MULTI calls can not be nested");
     }
     connection.transaction = Some(Transaction::default());
-    Reply::Ok
+    RespReply::Ok
 }
 
-pub(super) fn discard(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
+pub(super) fn discard(node: &mut Node, context: &mut CommandContext, _args: &[&[u8]]) -> RespReply {
     if node.transaction(context.conn).is_none() {
-        return Reply::error("ERR DISCARD without MULTI");
+        return RespReply::error("ERR DISCARD without MULTI");
     }
     node.end_transaction(context.conn);
-    Reply::Ok
+    RespReply::Ok
 }
 
-pub(super) fn exec(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
+pub(super) fn exec(node: &mut Node, context: &mut CommandContext, _args: &[&[u8]]) -> RespReply {
     if node.transaction(context.conn).is_none() {
-        return Reply::error("ERR EXEC without MULTI");
+        return RespReply::error("ERR EXEC without MULTI");
     }
     node.note_changes();
     let changed = node.connections.get(&context.conn).is_some_and(|connection| connection.watched.changed);
@@ -56,23 +56,23 @@ pub(super) fn exec(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> R
         return ABORTED;
     }
     if changed {
-        return Reply::NilArray;
+        return RespReply::NilArray;
     }
     let mut replies = Vec::with_capacity(queue.len());
     for command in &queue {
         let args: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
-        let mut inner = Context { in_transaction: true, ..context.clone() };
+        let mut inner = CommandContext { in_transaction: true, ..context.clone() };
         replies.push(node.run(&mut inner, &args));
         node.spend_time(&args);
         // A `SELECT` applies to the commands after it.
         (context.db, context.user) = (inner.db, inner.user);
     }
-    Reply::Array(replies)
+    RespReply::Array(replies)
 }
 
-pub(super) fn watch(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
+pub(super) fn watch(node: &mut Node, context: &mut CommandContext, args: &[&[u8]]) -> RespReply {
     if node.connections.get(&context.conn).is_some_and(|connection| connection.transaction.is_some()) {
-        return Reply::error("ERR WATCH inside MULTI is not allowed");
+        return RespReply::error("ERR WATCH inside MULTI is not allowed");
     }
     node.watching = true;
     for key in &args[1..] {
@@ -82,21 +82,21 @@ pub(super) fn watch(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
             connection.watched.keys.entry(place).or_insert(version);
         }
     }
-    Reply::Ok
+    RespReply::Ok
 }
 
-pub(super) fn unwatch(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
+pub(super) fn unwatch(node: &mut Node, context: &mut CommandContext, _args: &[&[u8]]) -> RespReply {
     if let Some(connection) = node.connections.get_mut(&context.conn) {
-        connection.watched = Watched::default();
+        connection.watched = WatchedKeys::default();
     }
-    Reply::Ok
+    RespReply::Ok
 }
 
 impl Node {
     /// Removes and returns the connection's transaction, and ends its watches.
     pub(super) fn end_transaction(&mut self, conn: u64) -> Transaction {
         let Some(connection) = self.connections.get_mut(&conn) else { return Transaction::default() };
-        connection.watched = Watched::default();
+        connection.watched = WatchedKeys::default();
         connection.transaction.take().unwrap_or_default()
     }
 
@@ -114,7 +114,7 @@ impl Node {
             return;
         }
         let differs =
-            |watched: &Watched| watched.keys.iter().any(|(place, version)| self.key_version(place) != *version);
+            |watched: &WatchedKeys| watched.keys.iter().any(|(place, version)| self.key_version(place) != *version);
         let watchers = self.connections.iter().filter(|(_, connection)| !connection.watched.changed);
         let changed: Vec<u64> =
             watchers.filter(|(_, connection)| differs(&connection.watched)).map(|(conn, _)| *conn).collect();
@@ -126,7 +126,7 @@ impl Node {
     }
 }
 
-impl Watched {
+impl WatchedKeys {
     /// The watched keys, and whether one has changed.
     pub(super) fn state(&self) -> (Vec<&(u32, Vec<u8>)>, bool) {
         (self.keys.keys().collect(), self.changed)
@@ -141,8 +141,8 @@ impl Transaction {
 }
 
 /// The reply to `EXEC` if the server refuses it, or one of the queued commands.
-pub(super) fn aborted(refused: &Reply) -> Reply {
-    let Reply::Error(text) = refused else { return ABORTED };
+pub(super) fn aborted(refused: &RespReply) -> RespReply {
+    let RespReply::Error(text) = refused else { return ABORTED };
     let why = text.strip_prefix("ERR ").unwrap_or(text);
-    Reply::Error(format!("EXECABORT Transaction discarded because of: {why}").into())
+    RespReply::Error(format!("EXECABORT Transaction discarded because of: {why}").into())
 }

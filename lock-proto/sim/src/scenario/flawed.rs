@@ -11,7 +11,7 @@ use lock_proto::{ConnId, LockId};
 
 /// The connections that a client opens one after the other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Connections {
+pub(super) struct OpenedConnections {
     pub(super) current: Option<ConnId>,
     /// The connection that the client has closed last.
     closed: Option<ConnId>,
@@ -19,7 +19,7 @@ pub(super) struct Connections {
     pub(super) lost: bool,
 }
 
-impl Connections {
+impl OpenedConnections {
     pub(super) fn opened(&mut self, conn: ConnId) {
         self.lost |= self.current != self.closed;
         self.current = Some(conn);

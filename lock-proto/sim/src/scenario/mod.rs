@@ -52,7 +52,7 @@ use super::world::Handovers;
 
 pub use etcd::{EtcdAction, EtcdFlaw, EtcdStore};
 pub use flaw::Flaw;
-pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
+pub use plan::{Action, Origin, Pace, Plan, Setup, Step, StoreSetup};
 pub use queue::QueueAction;
 pub use redis::{RedisAction, RedisFlaw, RedisStore};
 pub use zookeeper::{ZookeeperAction, ZookeeperStore};
@@ -106,7 +106,7 @@ enum Draws {
 }
 
 #[derive(Clone, Debug)]
-struct Draft {
+struct PlanDraft {
     setup: Setup,
     steps: Vec<Step>,
     /// Rules that need not hold with these settings, in addition to the scenario's.
@@ -146,7 +146,7 @@ impl Scenario {
         !self.excused.contains(&rule)
     }
 
-    fn draw(&self, chance: &mut Chance) -> Draft {
+    fn draw(&self, chance: &mut Chance) -> PlanDraft {
         match self.draws {
             Draws::Redis(recipe) => redis::draw(chance, recipe),
             Draws::Etcd(recipe) => etcd::draw(chance, recipe),

@@ -1,6 +1,6 @@
 //! What faults need of the scenarios that list them.
 
-use super::faults::{Fault, Need};
+use super::faults::{FaultEntry, FaultNeed};
 use super::often::Often;
 use super::queue::draw::QueueRecipe;
 use super::redis::RedisRecipe;
@@ -14,7 +14,7 @@ impl Scenario {
     }
 
     /// Up to three lists of faults: two that exclude each other, and those that begin at any time.
-    const fn fault_lists(&self) -> [&'static [(Fault, u64)]; 3] {
+    const fn fault_lists(&self) -> [&'static [(FaultEntry, u64)]; 3] {
         match self.draws {
             Draws::Redis(recipe) => [recipe.faults, recipe.other_faults, &[]],
             Draws::Etcd(recipe) => [recipe.faults, recipe.other_faults, &[]],
@@ -22,25 +22,25 @@ impl Scenario {
         }
     }
 
-    const fn offers(&self, need: Need) -> bool {
+    const fn offers(&self, need: FaultNeed) -> bool {
         match (need, self.draws) {
-            (Need::Beyond, _) => matches!(self.bounds, Bounds::Beyond(_)),
-            (Need::Store(backend), _) => self.backend as u8 == backend as u8,
-            (Need::Queue, draws) => !matches!(draws, Draws::Redis(_)),
-            (Need::Nodes(least), Draws::Redis(RedisRecipe { nodes, .. })) => at_least(nodes, least),
-            (Need::Nodes(least), Draws::Etcd(QueueRecipe { members, .. })) => at_least(members, least),
-            (Need::Nodes(least), Draws::Zookeeper(_, EnsembleRecipe { members, .. })) => at_least(members, least),
-            (Need::Tls, Draws::Redis(RedisRecipe { tls, .. })) => matches!(tls, Often::Always),
-            (Need::Tls, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => {
+            (FaultNeed::Beyond, _) => matches!(self.bounds, Bounds::Beyond(_)),
+            (FaultNeed::Store(backend), _) => self.backend as u8 == backend as u8,
+            (FaultNeed::Queue, draws) => !matches!(draws, Draws::Redis(_)),
+            (FaultNeed::Nodes(least), Draws::Redis(RedisRecipe { nodes, .. })) => at_least(nodes, least),
+            (FaultNeed::Nodes(least), Draws::Etcd(QueueRecipe { members, .. })) => at_least(members, least),
+            (FaultNeed::Nodes(least), Draws::Zookeeper(_, EnsembleRecipe { members, .. })) => at_least(members, least),
+            (FaultNeed::Tls, Draws::Redis(RedisRecipe { tls, .. })) => matches!(tls, Often::Always),
+            (FaultNeed::Tls, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => {
                 matches!(recipe.tls, Often::Always)
             }
-            (Need::Login, Draws::Redis(recipe)) => recipe.login || recipe.credentials,
-            (Need::Login, Draws::Etcd(recipe)) => !matches!(recipe.login, Often::Never),
-            (Need::Login, Draws::Zookeeper(_, servers)) => !matches!(servers.login, Often::Never),
-            (Need::Credentials, Draws::Redis(recipe)) => recipe.credentials,
-            (Need::Credentials, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => recipe.credentials,
-            (Need::Stale, Draws::Redis(recipe)) => recipe.stale,
-            (Need::Stale, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => recipe.stale,
+            (FaultNeed::Login, Draws::Redis(recipe)) => recipe.login || recipe.credentials,
+            (FaultNeed::Login, Draws::Etcd(recipe)) => !matches!(recipe.login, Often::Never),
+            (FaultNeed::Login, Draws::Zookeeper(_, servers)) => !matches!(servers.login, Often::Never),
+            (FaultNeed::Credentials, Draws::Redis(recipe)) => recipe.credentials,
+            (FaultNeed::Credentials, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => recipe.credentials,
+            (FaultNeed::Stale, Draws::Redis(recipe)) => recipe.stale,
+            (FaultNeed::Stale, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => recipe.stale,
         }
     }
 
@@ -50,7 +50,7 @@ impl Scenario {
         let (mut list, mut fault, mut need) = (0, 0, 0);
         while list < lists.len() {
             while fault < lists[list].len() {
-                let Fault { name, needs, .. } = lists[list][fault].0;
+                let FaultEntry { name, needs, .. } = lists[list][fault].0;
                 while need < needs.len() {
                     assert!(self.offers(needs[need]), "{}", name);
                     need += 1;

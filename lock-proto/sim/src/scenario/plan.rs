@@ -10,7 +10,7 @@ use super::etcd::{EtcdAction, EtcdStore};
 use super::queue::QueueAction;
 use super::redis::{RedisAction, RedisStore, loses_track};
 use super::zookeeper::{ZookeeperAction, ZookeeperStore};
-use super::{Backend, Bounds, Draft, Flaw, Outcome, Scenario, run};
+use super::{Backend, Bounds, Flaw, Outcome, PlanDraft, Scenario, run};
 use crate::chance::Chance;
 use crate::check::{Rule, Violation};
 use crate::direction::Direction;
@@ -72,7 +72,7 @@ pub struct Setup {
     /// The clock of each node.
     pub nodes: Vec<Pace>,
     /// Settings that depend on the kind of store.
-    pub store: Store,
+    pub store: StoreSetup,
 }
 
 /// A clock.
@@ -87,7 +87,7 @@ pub struct Pace {
 /// Settings that depend on the kind of store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Store {
+pub enum StoreSetup {
     /// Redis.
     Redis(RedisStore),
     /// etcd.
@@ -96,7 +96,7 @@ pub enum Store {
     Zookeeper(ZookeeperStore),
 }
 
-impl Store {
+impl StoreSetup {
     const fn backend(&self) -> Backend {
         match self {
             Self::Redis(_) => Backend::Redis,
@@ -369,7 +369,7 @@ impl Plan {
     }
 
     fn draw(scenario: &'static Scenario, origin: Origin, mut chance: Chance) -> Self {
-        let Draft { setup, mut steps, excused } = scenario.draw(&mut chance);
+        let PlanDraft { setup, mut steps, excused } = scenario.draw(&mut chance);
         // Stable: steps of equal time keep the order in which they were drawn.
         steps.sort_by_key(|step| step.at);
         Self { scenario, origin, setup, steps, excused, flaw: None, model: false, changed: false }
@@ -412,11 +412,11 @@ impl Plan {
     fn excused_from(&self, rule: Rule) -> Instant {
         match &self.setup.store {
             _ if self.promises(rule) => Instant::MAX,
-            Store::Redis(store) if rule == Rule::Ghost && self.scenario.promises(rule) => {
+            StoreSetup::Redis(store) if rule == Rule::Ghost && self.scenario.promises(rule) => {
                 let lost = self.steps.iter().find(|step| loses_track(step, store.ttl));
                 lost.map_or(Instant::MAX, |step| Instant::ZERO + step.at)
             }
-            Store::Redis(_) | Store::Etcd(_) | Store::Zookeeper(_) => Instant::ZERO,
+            StoreSetup::Redis(_) | StoreSetup::Etcd(_) | StoreSetup::Zookeeper(_) => Instant::ZERO,
         }
     }
 
@@ -461,7 +461,7 @@ impl Plan {
     /// Returns whether [`model`](Self::model) has an effect: on one Redis node, within the bounds.
     #[must_use]
     pub fn supports_model(&self) -> bool {
-        let one_node = matches!(self.setup.store, Store::Redis(_)) && self.setup.nodes.len() == 1;
+        let one_node = matches!(self.setup.store, StoreSetup::Redis(_)) && self.setup.nodes.len() == 1;
         one_node && self.scenario.bounds == Bounds::Within
     }
 

@@ -13,7 +13,7 @@ use super::{Action, Bounds, Outcome, Plan, panic_text};
 use crate::check::{Rule, Stage};
 use crate::trace::Trace;
 use crate::world::World;
-use crate::world::store::Servers;
+use crate::world::store::SimServers;
 use lock_proto::Instant;
 use lock_proto::LockId;
 use lock_proto::Misuse;
@@ -31,7 +31,7 @@ pub(super) struct Promises {
 }
 
 /// Servers for which plans are drawn.
-pub(super) trait PlanServers: Servers {
+pub(super) trait PlanServers: SimServers {
     /// What else a run keeps.
     type Run;
 

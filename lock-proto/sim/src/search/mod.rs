@@ -163,10 +163,10 @@ impl Search {
     }
 
     /// Searches until a violation is found, no states are left, or a limit is reached.
-    pub fn run<M: Model>(self, model: &M) -> Outcome<M::Action> {
+    pub fn run<M: Model>(self, model: &M) -> SearchOutcome<M::Action> {
         let mut run = Run::new(model);
         let counterexample = run.search(self);
-        Outcome {
+        SearchOutcome {
             states: run.predecessors.len(),
             transitions: run.transitions,
             depth: run.depth,
@@ -179,7 +179,7 @@ impl Search {
 
 /// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome<A> {
+pub struct SearchOutcome<A> {
     /// Number of distinct states.
     pub states: usize,
     /// Number of transitions.
@@ -194,14 +194,14 @@ pub struct Outcome<A> {
     pub counterexample: Option<Counterexample<A>>,
 }
 
-impl<A> Outcome<A> {
+impl<A> SearchOutcome<A> {
     /// Returns the conditions that were never reached.
     pub fn unreached(&self) -> impl Iterator<Item = &'static str> {
         self.sometimes.iter().filter(|(_, states)| *states == 0).map(|(what, _)| *what)
     }
 }
 
-impl<A> fmt::Display for Outcome<A> {
+impl<A> fmt::Display for SearchOutcome<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { states, transitions, depth, .. } = self;
         write!(f, "{states} states, {transitions} transitions, depth {depth}")?;

@@ -31,22 +31,22 @@ use tokio::task::JoinHandle as Task;
 
 use crate::etcd::{Cluster, ClusterConfig, ClusterOutput, UnaryCall};
 
-type Frames = mpsc::UnboundedSender<Frame<Bytes>>;
+type FrameStream = mpsc::UnboundedSender<Frame<Bytes>>;
 
 /// A simulated etcd cluster on loopback ports, one for each member, with every setting of a
 /// [`Cluster`]. Dropping it stops it. Tests of a service need [`TestServer`](super::TestServer) only.
 #[derive(Debug)]
 pub struct EtcdServer {
-    served: Served,
+    served: ServedEtcd,
     addresses: Vec<SocketAddr>,
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<ThreadOrder>,
     /// Resumes the paused thread when it is dropped.
     gate: Mutex<Option<channel::Sender<()>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What the thread is told. It answers by dropping its sender.
-enum Order {
+enum ThreadOrder {
     /// Block until the sender of the last channel is gone.
     Pause(channel::Sender<()>, channel::Receiver<()>),
     /// Close the port of a member.
@@ -66,10 +66,15 @@ impl EtcdServer {
         let addresses: Vec<SocketAddr> = listeners.iter().map(StdListener::local_addr).collect::<io::Result<_>>()?;
         let mut cluster = Cluster::new(Instant::ZERO, config);
         cluster.set_client_urls(addresses.iter().map(|address| format!("http://{address}")).collect());
-        let state =
-            State { cluster, last: 0, calls: BTreeMap::new(), streams: BTreeMap::new(), connections: BTreeMap::new() };
-        let shared = Shared { start: Clock::now(), state: Mutex::new(state), changed: Notify::new() };
-        let served = Served(Arc::new(shared));
+        let state = EtcdState {
+            cluster,
+            last: 0,
+            calls: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            connections: BTreeMap::new(),
+        };
+        let shared = EtcdShared { start: Clock::now(), state: Mutex::new(state), changed: Notify::new() };
+        let served = ServedEtcd(Arc::new(shared));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (orders, received) = mpsc::unbounded_channel();
         let serving = served.clone();
@@ -102,7 +107,7 @@ impl EtcdServer {
         let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         if gate.is_none() {
             let (sender, receiver) = channel::channel();
-            self.order(|done| Order::Pause(done, receiver));
+            self.order(|done| ThreadOrder::Pause(done, receiver));
             *gate = Some(sender);
         }
     }
@@ -120,7 +125,7 @@ impl EtcdServer {
     /// If there is no such member.
     pub fn kill(&self, member: usize) {
         self.resume();
-        self.order(|done| Order::Close(member, done));
+        self.order(|done| ThreadOrder::Close(member, done));
         self.with_cluster(|cluster, now| cluster.crash(now, member));
     }
 
@@ -137,12 +142,12 @@ impl EtcdServer {
         self.kill(member);
         let listener = listen(self.addresses[member].port())?;
         self.with_cluster(|cluster, now| cluster.start(now, member));
-        let _ = self.orders.send(Order::Open(member, listener));
+        let _ = self.orders.send(ThreadOrder::Open(member, listener));
         Ok(())
     }
 
     /// Returns when the order was carried out.
-    fn order(&self, order: impl FnOnce(channel::Sender<()>) -> Order) {
+    fn order(&self, order: impl FnOnce(channel::Sender<()>) -> ThreadOrder) {
         let (done, wait) = channel::channel();
         let _ = self.orders.send(order(done));
         let _ = wait.recv();
@@ -167,40 +172,40 @@ fn listen(port: u16) -> io::Result<StdListener> {
 }
 
 #[derive(Clone, Debug)]
-struct Served(Arc<Shared>);
+struct ServedEtcd(Arc<EtcdShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct EtcdShared {
     start: Clock,
-    state: Mutex<State>,
+    state: Mutex<EtcdState>,
     /// The next deadline may have changed.
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct EtcdState {
     cluster: Cluster,
     last: u64,
     calls: BTreeMap<u64, oneshot::Sender<Result<RpcReply, Status>>>,
-    streams: BTreeMap<u64, Frames>,
+    streams: BTreeMap<u64, FrameStream>,
     /// Tells a connection that the member has closed it.
     connections: BTreeMap<u64, Arc<Notify>>,
 }
 
-impl Served {
+impl ServedEtcd {
     /// Serves until there can be no more orders.
-    async fn run(self, listeners: Vec<StdListener>, mut orders: mpsc::UnboundedReceiver<Order>) {
+    async fn run(self, listeners: Vec<StdListener>, mut orders: mpsc::UnboundedReceiver<ThreadOrder>) {
         let mut ports: BTreeMap<usize, Task<()>> =
             listeners.into_iter().enumerate().map(|(member, listener)| (member, self.open(member, listener))).collect();
         tokio::spawn(self.clone().run_timer());
         while let Some(order) = orders.recv().await {
             match order {
-                Order::Pause(done, gate) => {
+                ThreadOrder::Pause(done, gate) => {
                     drop(done);
                     // Nothing runs on this thread meanwhile.
                     let _ = gate.recv();
                 }
-                Order::Close(member, done) => {
+                ThreadOrder::Close(member, done) => {
                     if let Some(port) = ports.remove(&member) {
                         port.abort();
                         // The task drops the listener.
@@ -208,7 +213,7 @@ impl Served {
                     }
                     drop(done);
                 }
-                Order::Open(member, listener) => {
+                ThreadOrder::Open(member, listener) => {
                     ports.insert(member, self.open(member, listener));
                 }
             }
@@ -234,7 +239,7 @@ impl Served {
         done
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EtcdState> {
         // A panic of another task leaves the cluster consistent, between two calls.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -317,7 +322,7 @@ impl Served {
         path: String,
         token: Option<String>,
         mut body: Incoming,
-        frames: Frames,
+        frames: FrameStream,
     ) {
         let mut input = Messages::default();
         let Some(message) = input.next(&mut body).await else {
@@ -358,7 +363,7 @@ impl Served {
         }
     }
 
-    async fn stream(self, conn: u64, kind: StreamKind, token: Option<String>, mut body: Incoming, frames: Frames) {
+    async fn stream(self, conn: u64, kind: StreamKind, token: Option<String>, mut body: Incoming, frames: FrameStream) {
         let number = {
             let mut state = self.lock();
             state.last += 1;
@@ -393,7 +398,7 @@ impl Served {
     }
 }
 
-impl State {
+impl EtcdState {
     /// Passes the cluster's outputs on.
     fn route(&mut self) {
         while let Some(output) = self.cluster.poll_output() {
@@ -428,7 +433,7 @@ impl State {
 }
 
 /// Ends a response with a status.
-fn end(frames: &Frames, status: &Status) {
+fn end(frames: &FrameStream, status: &Status) {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from(status.code as i32));
     if let Ok(message) = HeaderValue::from_str(&status.message) {
@@ -476,7 +481,7 @@ struct FrameBody {
 }
 
 impl FrameBody {
-    fn new() -> (Frames, Self) {
+    fn new() -> (FrameStream, Self) {
         let (sender, frames) = mpsc::unbounded_channel();
         (sender, Self { frames, ended: false })
     }

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use lock_proto::Instant;
 
-use super::sockets::{Machine, Output, Served};
+use super::sockets::{Served, ServerMachine, ServerOutput};
 use crate::redis::{Node, NodeConfig};
 
 /// A simulated Redis server on a loopback port, with every setting of a [`Node`]. Dropping it stops
@@ -71,7 +71,7 @@ impl RedisServer {
     }
 }
 
-impl Machine for Node {
+impl ServerMachine for Node {
     fn connected(&mut self, now: Instant, client: u64) {
         self.handle_connected(now, client);
     }
@@ -92,13 +92,13 @@ impl Machine for Node {
         Self::next_deadline(self)
     }
 
-    fn output(&mut self, clients: &BTreeMap<u64, TcpStream>) -> Option<Output> {
+    fn output(&mut self, clients: &BTreeMap<u64, TcpStream>) -> Option<ServerOutput> {
         if let Some(client) = clients.keys().find(|client| !self.outgoing(**client).is_empty()) {
             let bytes = self.outgoing(*client).to_vec();
             self.consume(*client, bytes.len());
-            return Some(Output::Send(*client, bytes));
+            return Some(ServerOutput::Send(*client, bytes));
         }
-        self.poll_closed().map(Output::Close)
+        self.poll_closed().map(ServerOutput::Close)
     }
 
     fn paused(&mut self, _: Instant) {}

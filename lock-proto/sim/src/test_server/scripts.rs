@@ -1,6 +1,6 @@
 //! Scripts that many lock libraries send, recognised by their text without spaces and quotes.
 
-use crate::redis::{Calls, Interpreter, Reply, ScriptFn};
+use crate::redis::{Interpreter, RespReply, ScriptCalls, ScriptFn};
 
 /// Runs the scripts of common lock libraries. There is no Lua here: see docs/notes/lua.md.
 #[derive(Debug)]
@@ -61,40 +61,46 @@ impl Interpreter for CommonScripts {
         find(source).map(drop).ok_or_else(|| unknown.into())
     }
 
-    fn run(&self, source: &[u8], calls: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply, Reply> {
-        let run = find(source).ok_or(Reply::Nil)?;
+    fn run(
+        &self,
+        source: &[u8],
+        calls: &mut ScriptCalls<'_>,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+    ) -> Result<RespReply, RespReply> {
+        let run = find(source).ok_or(RespReply::Nil)?;
         run(calls, keys, args)
     }
 }
 
-fn is_mine(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<bool, Reply> {
+fn is_mine(redis: &mut ScriptCalls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<bool, RespReply> {
     let (Some(key), Some(token)) = (keys.first(), args.first()) else { return Ok(false) };
     Ok(redis.call(&[b"GET", *key])?.bytes() == Some(token))
 }
 
-fn compare_and_delete(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply, Reply> {
-    if is_mine(redis, keys, args)? { redis.call(&[b"DEL", keys[0]]) } else { Ok(Reply::Int(0)) }
+fn compare_and_delete(redis: &mut ScriptCalls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<RespReply, RespReply> {
+    if is_mine(redis, keys, args)? { redis.call(&[b"DEL", keys[0]]) } else { Ok(RespReply::Int(0)) }
 }
 
-fn compare_and_expire(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply, Reply> {
-    let Some(ttl) = args.get(1) else { return Ok(Reply::Int(0)) };
-    if is_mine(redis, keys, args)? { redis.call(&[b"PEXPIRE", keys[0], ttl]) } else { Ok(Reply::Int(0)) }
+fn compare_and_expire(redis: &mut ScriptCalls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<RespReply, RespReply> {
+    let Some(ttl) = args.get(1) else { return Ok(RespReply::Int(0)) };
+    if is_mine(redis, keys, args)? { redis.call(&[b"PEXPIRE", keys[0], ttl]) } else { Ok(RespReply::Int(0)) }
 }
 
-fn extend(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply, Reply> {
+fn extend(redis: &mut ScriptCalls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<RespReply, RespReply> {
     if !is_mine(redis, keys, args)? {
-        return Ok(Reply::Int(0));
+        return Ok(RespReply::Int(0));
     }
     let left = redis.call(&[b"PTTL", keys[0]])?.int().unwrap_or(0);
     if left < 0 {
-        return Ok(Reply::Int(0));
+        return Ok(RespReply::Int(0));
     }
     let text = |arg: Option<&&[u8]>| String::from_utf8_lossy(arg.copied().unwrap_or_default()).into_owned();
     let (given, replaces) = (text(args.get(1)), text(args.get(2)) != "0");
     let given: f64 = given.parse().unwrap_or(0.0);
     let ttl = if replaces { given } else { given + left as f64 };
     redis.call(&["PEXPIRE", &String::from_utf8_lossy(keys[0]), &format!("{ttl:.0}")])?;
-    Ok(Reply::Int(1))
+    Ok(RespReply::Int(1))
 }
 
 #[cfg(test)]

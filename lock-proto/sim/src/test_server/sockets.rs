@@ -18,14 +18,14 @@ const MAX_CLIENTS: usize = 256;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A server as a state machine: bytes of clients in, bytes out.
-pub(super) trait Machine: Send + 'static {
+pub(super) trait ServerMachine: Send + 'static {
     fn connected(&mut self, now: Instant, client: u64);
     fn received(&mut self, now: Instant, client: u64, bytes: &[u8]);
     fn disconnected(&mut self, now: Instant, client: u64);
     fn handle_timeout(&mut self, now: Instant);
     fn next_deadline(&self) -> Option<Instant>;
     /// Takes the bytes for one of these clients, or the end of its connection.
-    fn output(&mut self, clients: &BTreeMap<u64, TcpStream>) -> Option<Output>;
+    fn output(&mut self, clients: &BTreeMap<u64, TcpStream>) -> Option<ServerOutput>;
     /// The process is stopped, as by `SIGSTOP`.
     fn paused(&mut self, now: Instant);
     fn resumed(&mut self, now: Instant);
@@ -34,37 +34,37 @@ pub(super) trait Machine: Send + 'static {
 }
 
 #[derive(Debug)]
-pub(super) enum Output {
+pub(super) enum ServerOutput {
     Send(u64, Vec<u8>),
     Close(u64),
 }
 
 /// A simulated server on a loopback port. Dropping it stops it.
 #[derive(Debug)]
-pub(super) struct Served<M: Machine> {
-    shared: Arc<Shared<M>>,
+pub(super) struct Served<M: ServerMachine> {
+    shared: Arc<SocketsShared<M>>,
     address: SocketAddr,
     acceptor: Mutex<Option<JoinHandle<()>>>,
     timer: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared<M> {
+struct SocketsShared<M> {
     start: Clock,
-    state: Mutex<State<M>>,
+    state: Mutex<SocketsState<M>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State<M> {
+struct SocketsState<M> {
     machine: M,
     clients: BTreeMap<u64, TcpStream>,
     last_client: u64,
-    phase: Phase,
+    phase: SocketPhase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SocketPhase {
     Running,
     /// The process is stopped; received bytes stay in the kernel.
     Paused,
@@ -74,20 +74,24 @@ enum Phase {
     Stopped,
 }
 
-impl Phase {
+impl SocketPhase {
     const fn is_over(self) -> bool {
         matches!(self, Self::Killed | Self::Stopped)
     }
 }
 
-impl<M: Machine> Served<M> {
+impl<M: ServerMachine> Served<M> {
     /// Starts a server on a free port of 127.0.0.1.
     pub(super) fn start(machine: impl FnOnce(SocketAddr) -> M) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let state =
-            State { machine: machine(address), clients: BTreeMap::new(), last_client: 0, phase: Phase::Running };
-        let shared = Arc::new(Shared { start: Clock::now(), state: Mutex::new(state), changed: Condvar::new() });
+        let state = SocketsState {
+            machine: machine(address),
+            clients: BTreeMap::new(),
+            last_client: 0,
+            phase: SocketPhase::Running,
+        };
+        let shared = Arc::new(SocketsShared { start: Clock::now(), state: Mutex::new(state), changed: Condvar::new() });
         let timer = {
             let shared = Arc::clone(&shared);
             thread::Builder::new().name("server timer".into()).spawn(move || shared.run_timer())?
@@ -103,7 +107,7 @@ impl<M: Machine> Served<M> {
 
     /// Its connections end, and new ones are refused.
     pub(super) fn kill(&self) {
-        self.stop(Phase::Killed);
+        self.stop(SocketPhase::Killed);
     }
 
     /// Starts a killed server on the same port; kills it first if it is up.
@@ -115,7 +119,7 @@ impl<M: Machine> Served<M> {
             let now = self.shared.now();
             state.machine.restarted(now, keep_data);
             state.flush(now);
-            state.phase = Phase::Running;
+            state.phase = SocketPhase::Running;
         }
         self.shared.changed.notify_all();
         self.accept_on(listener)
@@ -123,11 +127,11 @@ impl<M: Machine> Served<M> {
 
     /// Connections stay open, and received bytes wait.
     pub(super) fn pause(&self) {
-        self.shared.change_phase(Phase::Running, Phase::Paused, M::paused);
+        self.shared.change_phase(SocketPhase::Running, SocketPhase::Paused, M::paused);
     }
 
     pub(super) fn resume(&self) {
-        self.shared.change_phase(Phase::Paused, Phase::Running, M::resumed);
+        self.shared.change_phase(SocketPhase::Paused, SocketPhase::Running, M::resumed);
     }
 
     /// Gives access to the machine.
@@ -147,7 +151,7 @@ impl<M: Machine> Served<M> {
         Ok(())
     }
 
-    fn stop(&self, how: Phase) {
+    fn stop(&self, how: SocketPhase) {
         {
             let mut state = self.shared.lock();
             let now = self.shared.now();
@@ -170,16 +174,16 @@ impl<M: Machine> Served<M> {
     }
 }
 
-impl<M: Machine> Drop for Served<M> {
+impl<M: ServerMachine> Drop for Served<M> {
     fn drop(&mut self) {
-        self.stop(Phase::Stopped);
+        self.stop(SocketPhase::Stopped);
         if let Some(timer) = self.timer.take() {
             let _ = timer.join();
         }
     }
 }
 
-fn accept_on<M: Machine>(listener: TcpListener, shared: &Arc<Shared<M>>) -> io::Result<JoinHandle<()>> {
+fn accept_on<M: ServerMachine>(listener: TcpListener, shared: &Arc<SocketsShared<M>>) -> io::Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     thread::Builder::new().name("server acceptor".into()).spawn(move || {
         for stream in listener.incoming() {
@@ -196,8 +200,8 @@ fn accept_on<M: Machine>(listener: TcpListener, shared: &Arc<Shared<M>>) -> io::
     })
 }
 
-impl<M: Machine> Shared<M> {
-    fn lock(&self) -> MutexGuard<'_, State<M>> {
+impl<M: ServerMachine> SocketsShared<M> {
+    fn lock(&self) -> MutexGuard<'_, SocketsState<M>> {
         // A panic of another thread leaves the machine consistent, between two calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -206,7 +210,7 @@ impl<M: Machine> Shared<M> {
         Instant::ZERO + self.start.elapsed()
     }
 
-    fn change_phase(&self, from: Phase, to: Phase, change: fn(&mut M, Instant)) {
+    fn change_phase(&self, from: SocketPhase, to: SocketPhase, change: fn(&mut M, Instant)) {
         let mut state = self.lock();
         if state.phase == from {
             state.phase = to;
@@ -254,7 +258,7 @@ impl<M: Machine> Shared<M> {
         loop {
             let received = stream.read(&mut buffer);
             let mut state = self.lock();
-            while state.phase == Phase::Paused {
+            while state.phase == SocketPhase::Paused {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             let now = self.now();
@@ -281,9 +285,9 @@ impl<M: Machine> Shared<M> {
         loop {
             let now = self.now();
             let due = match state.phase {
-                Phase::Stopped => return,
-                Phase::Paused | Phase::Killed => None,
-                Phase::Running => state.machine.next_deadline(),
+                SocketPhase::Stopped => return,
+                SocketPhase::Paused | SocketPhase::Killed => None,
+                SocketPhase::Running => state.machine.next_deadline(),
             };
             state = match due {
                 Some(at) if at <= now => {
@@ -301,18 +305,18 @@ impl<M: Machine> Shared<M> {
     }
 }
 
-impl<M: Machine> State<M> {
+impl<M: ServerMachine> SocketsState<M> {
     /// Sends the pending output, and closes the connections that the machine closed.
     fn flush(&mut self, now: Instant) {
         while let Some(output) = self.machine.output(&self.clients) {
             match output {
-                Output::Send(client, bytes) => {
+                ServerOutput::Send(client, bytes) => {
                     let Some(stream) = self.clients.get_mut(&client) else { continue };
                     if stream.write_all(&bytes).is_err() {
                         self.close(now, client);
                     }
                 }
-                Output::Close(client) => self.close(now, client),
+                ServerOutput::Close(client) => self.close(now, client),
             }
         }
     }

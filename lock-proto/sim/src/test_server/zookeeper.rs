@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use lock_proto::Instant;
 
-use super::sockets::{Machine, Output, Served};
+use super::sockets::{Served, ServerMachine, ServerOutput};
 use crate::zookeeper::{Ensemble, EnsembleConfig, EnsembleOutput};
 
 /// The member that clients connect to.
@@ -16,7 +16,7 @@ pub(super) fn start(config: EnsembleConfig) -> io::Result<Served<Ensemble>> {
     Served::start(|_| Ensemble::new(Instant::ZERO, config))
 }
 
-impl Machine for Ensemble {
+impl ServerMachine for Ensemble {
     fn connected(&mut self, now: Instant, client: u64) {
         self.handle_connected(now, MEMBER, client);
     }
@@ -37,10 +37,10 @@ impl Machine for Ensemble {
         Self::next_deadline(self)
     }
 
-    fn output(&mut self, _: &BTreeMap<u64, TcpStream>) -> Option<Output> {
+    fn output(&mut self, _: &BTreeMap<u64, TcpStream>) -> Option<ServerOutput> {
         Some(match self.poll_output()? {
-            EnsembleOutput::Send { conn, bytes } => Output::Send(conn, bytes),
-            EnsembleOutput::Closed { conn } => Output::Close(conn),
+            EnsembleOutput::Send { conn, bytes } => ServerOutput::Send(conn, bytes),
+            EnsembleOutput::Closed { conn } => ServerOutput::Close(conn),
         })
     }
 

@@ -17,10 +17,10 @@ use super::super::trace::Recorder;
 use super::World;
 use super::check::Expected;
 use super::credentials::Logins;
-use super::handover::{Cause, Handovers};
+use super::handover::{CallCause, Handovers};
 use super::handshake::Handshake;
-use super::process::{Host, Process};
-use super::store::{ServerKind, Servers, Store};
+use super::process::{Process, ProcessHost};
+use super::store::{ServerKind, SimServers, SimStore};
 use lock_proto::ClientId;
 use lock_proto::ConfigError;
 use lock_proto::Instant;
@@ -28,7 +28,8 @@ use lock_proto::time::nanos;
 
 type Change<C> = Box<dyn Fn(C) -> C>;
 /// Creates a client from its local time, settings, id and seed.
-type Make<S> = Box<dyn Fn(Instant, <S as Store>::Config, ClientId, u64) -> Result<<S as Store>::Client, ConfigError>>;
+type Make<S> =
+    Box<dyn Fn(Instant, <S as SimStore>::Config, ClientId, u64) -> Result<<S as SimStore>::Client, ConfigError>>;
 
 /// Builds a [`World`]. Defaults: one client, latencies from 100 to 500 µs, synchronized clocks.
 #[must_use = "a Builder does nothing until `build`"]
@@ -48,7 +49,7 @@ pub struct Builder<S: ServerKind> {
     pub(super) setup: S::Setup,
 }
 
-impl<S: Servers> Builder<S> {
+impl<S: SimServers> Builder<S> {
     pub(super) fn new(
         setup: S::Setup,
         make: impl Fn(Instant, S::Config, ClientId, u64) -> Result<S::Client, ConfigError> + 'static,
@@ -147,7 +148,7 @@ impl<S: Servers> Builder<S> {
         self
     }
 
-    pub(super) fn with<T: Servers<Setup = S::Setup, Config = S::Config>>(
+    pub(super) fn with<T: SimServers<Setup = S::Setup, Config = S::Config>>(
         self,
         make: impl Fn(Instant, T::Config, ClientId, u64) -> Result<T::Client, ConfigError> + 'static,
     ) -> Builder<T> {
@@ -185,7 +186,7 @@ impl<S: Servers> Builder<S> {
             rng,
             network,
             handshakes: handshakes(self.clients, nodes, self.tls),
-            hosts: (0..nodes).map(|_| Host::new()).collect(),
+            hosts: (0..nodes).map(|_| ProcessHost::new()).collect(),
             store: S::servers(self.setup, self.keep, &clients),
             clients,
             checker: Checker::new(),
@@ -202,7 +203,7 @@ impl<S: Servers> Builder<S> {
             slowest: Duration::ZERO,
             expected: Expected::default(),
             stale: self.stale,
-            cause: Cause::Application,
+            cause: CallCause::Application,
             handovers: Handovers::default(),
             logins: Logins::default(),
         };

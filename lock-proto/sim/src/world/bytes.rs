@@ -8,13 +8,13 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::World;
-use super::handover::Cause;
+use super::handover::CallCause;
 use super::process::Input;
-use super::store::{Planned, Servers, Store};
+use super::store::{Planned, SimServers, SimStore};
 use crate::check::{Permit, Stage};
 use crate::direction::Direction;
 use crate::network::Packet;
-use crate::trace::{Delivery, Lane, MessageId, What};
+use crate::trace::{Delivery, Lane, MessageId, TraceEvent};
 use lock_proto::ByteClient;
 use lock_proto::lock::Output;
 use lock_proto::{ConnId, LockId};
@@ -33,7 +33,7 @@ pub(crate) enum Chore {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Write {
+pub(crate) struct BytesWrite {
     name: Arc<[u8]>,
     permit: Permit,
     message: Option<MessageId>,
@@ -41,14 +41,14 @@ pub(crate) struct Write {
 
 /// Servers that speak a byte protocol.
 pub(super) trait ByteServers:
-    Servers<Packet = Vec<u8>, Chore = Chore, Write = Write> + Store<Client: ByteClient>
+    SimServers<Packet = Vec<u8>, Chore = Chore, Write = BytesWrite> + SimStore<Client: ByteClient>
 {
     /// How long client hosts gather writes.
     fn gather(&self) -> Duration {
         Duration::ZERO
     }
     /// Why the host has a write scheduled, if it has.
-    fn pending_flush(own: &mut Self::Own) -> &mut Option<Cause>;
+    fn pending_flush(own: &mut Self::Own) -> &mut Option<CallCause>;
     /// A client's host has written these bytes.
     fn note_requests(w: &mut World<Self>, client: usize, link: u64, conn: ConnId, bytes: &[u8]);
     /// A machine has no outputs left.
@@ -83,20 +83,20 @@ impl<S: ByteServers> World<S> {
                 let (name, draw_latency) = (record.name.clone(), self.network.draw_latency());
                 let label = || permit.fence.map_or_else(|| "write".into(), |fence| format!("write, fence {fence}"));
                 let message = self.recorder.sent(self.now, Lane::Client(client), Lane::Resource, label);
-                self.agenda.plan(self.now + draw_latency, Planned::Write(Write { name, permit, message }));
+                self.agenda.plan(self.now + draw_latency, Planned::Write(BytesWrite { name, permit, message }));
             }
         }
     }
 
-    pub(super) fn byte_write_arrives(&mut self, write: Write) {
-        let Write { name, permit, message } = write;
+    pub(super) fn byte_write_arrives(&mut self, write: BytesWrite) {
+        let BytesWrite { name, permit, message } = write;
         let accepted = self.checker.write(self.now, &name, permit);
         let Permit { client, lock, fence, .. } = permit;
         let taken = if accepted { "taken" } else { "refused" };
         self.journal.write(self.now, format_args!("resource: write of c{client} {lock}, fence {fence:?}: {taken}"));
         self.recorder.set_delivery(message, Delivery::Arrived(self.now));
         let shown = || format!("{}", name.escape_ascii());
-        self.recorder.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
+        self.recorder.note(self.now, || TraceEvent::Write { client, lock, name: shown(), fence, accepted });
         self.check();
     }
 

@@ -8,12 +8,12 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::super::check::{Rule, Stage};
-use super::super::record::Record;
-use super::super::trace::State;
+use super::super::record::HistoryRecord;
+use super::super::trace::ProcessState;
 use super::World;
 use super::elections::Observed;
 use super::process::Input;
-use super::store::{Planned, Servers};
+use super::store::{Planned, SimServers};
 use lock_proto::LockId;
 use lock_proto::{Acquire, DEFAULT_TTL, Machine as _};
 
@@ -29,7 +29,7 @@ const HAND_OVERS: usize = 4;
 /// More than enough for a hand-over.
 const HANDED_OVER: Duration = Duration::from_secs(60);
 
-impl<S: Servers> World<S> {
+impl<S: SimServers> World<S> {
     /// Ends every fault: partitions heal, paused processes resume, dead servers restart with their
     /// data, nothing is refused, and latencies are back to their initial values. Dead clients stay
     /// dead.
@@ -41,7 +41,7 @@ impl<S: Servers> World<S> {
         self.repair_source();
         S::calm(self);
         for client in 0..self.clients.len() {
-            if self.clients[client].state == State::Paused {
+            if self.clients[client].state == ProcessState::Paused {
                 self.resume_client(client);
             }
         }
@@ -172,7 +172,7 @@ impl<S: Servers> World<S> {
     pub(super) fn unfinished(&self) -> String {
         let live = (0..self.clients.len()).flat_map(|client| {
             self.checker.live(client).map(move |(lock, stage)| {
-                let name = self.clients[client].records.get(&lock).map(Record::escaped_name).unwrap_or_default();
+                let name = self.clients[client].records.get(&lock).map(HistoryRecord::escaped_name).unwrap_or_default();
                 format!("client {client} {lock} ({name}) is {stage:?}")
             })
         });
@@ -221,12 +221,12 @@ impl<S: Servers> World<S> {
 mod tests {
     use core::time::Duration;
 
-    use crate::world::store::Servers;
+    use crate::world::store::SimServers;
     use crate::world::{Builder, World};
     use crate::{etcd, zookeeper};
     use lock_proto::Acquire;
 
-    fn stay_busy<S: Servers>(builder: Builder<S>) {
+    fn stay_busy<S: SimServers>(builder: Builder<S>) {
         const BUSY: Duration = Duration::from_millis(50);
         let mut w = builder.service(BUSY).build();
         w.calm();

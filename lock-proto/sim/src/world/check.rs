@@ -5,9 +5,9 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::super::check::{Rule, Violation};
-use super::super::trace::{Lane, Point, Trace, What};
+use super::super::trace::{Lane, Point, Trace, TraceEvent};
 use super::World;
-use super::store::Servers;
+use super::store::SimServers;
 use lock_proto::LockId;
 
 /// Maximum number of violations kept per rule. The limit is per rule, so that a harmless violation
@@ -27,20 +27,20 @@ pub(super) fn contains(value: &[u8], token: &[u8]) -> bool {
 /// What is expected while nothing fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Expected {
-    prompt: Option<Prompt>,
+    prompt: Option<PromptCheck>,
     pub(super) once: bool,
     /// The longest round trip at which holds are kept.
     kept: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Prompt {
+struct PromptCheck {
     trips: u32,
     slack: Duration,
     most: Duration,
 }
 
-impl<S: Servers> World<S> {
+impl<S: SimServers> World<S> {
     /// Collects violations instead of panicking, for scenarios that exceed the bounds.
     pub const fn expect_violation(&mut self) {
         self.expect_violation = true;
@@ -50,7 +50,7 @@ impl<S: Servers> World<S> {
     /// `trips` round trips plus `slack`. The round trip is the slowest of this world and includes
     /// service time. If it exceeds `most`, nothing is required.
     pub fn expect_prompt(&mut self, trips: u32, slack: Duration, most: Duration) {
-        self.expected.prompt = Some(Prompt { trips, slack, most });
+        self.expected.prompt = Some(PromptCheck { trips, slack, most });
         self.checker.expect_prompt(Duration::ZERO, Duration::ZERO);
         self.update_limits();
     }
@@ -144,7 +144,7 @@ impl<S: Servers> World<S> {
     pub(super) fn expect_again(&mut self) {
         self.slowest = self.service;
         let Expected { prompt, once, kept } = self.expected;
-        if let Some(Prompt { trips, slack, most }) = prompt {
+        if let Some(PromptCheck { trips, slack, most }) = prompt {
             self.expect_prompt(trips, slack, most);
         }
         if once {
@@ -164,7 +164,7 @@ impl<S: Servers> World<S> {
         if self.expected.kept.is_some_and(|most| trip > most) {
             self.checker.waive_kept();
         }
-        let Some(Prompt { trips, slack, most }) = self.expected.prompt else { return };
+        let Some(PromptCheck { trips, slack, most }) = self.expected.prompt else { return };
         if trip > most {
             self.checker.waive_prompt();
         } else if self.checker.is_prompt() {
@@ -190,7 +190,7 @@ impl<S: Servers> World<S> {
     pub(super) fn check(&mut self) {
         while let Some(found) = self.checker.poll_violation() {
             self.journal.write(self.now, format_args!("VIOLATION {found}"));
-            self.recorder.note(self.now, || What::Violation(found.clone()));
+            self.recorder.note(self.now, || TraceEvent::Violation(found.clone()));
             if !self.expect_violation && !S::EXCUSED.contains(&found.rule) {
                 self.fail(&format!("{found}"));
             }
@@ -213,11 +213,11 @@ impl<S: Servers> World<S> {
 
     pub(super) fn point(&mut self, client: usize, lock: LockId, point: impl FnOnce() -> Point) {
         let Some(record) = self.clients[client].records.get(&lock) else { return };
-        self.recorder.note(self.now, || What::Lock { client, lock, name: record.escaped_name(), point: point() });
+        self.recorder.note(self.now, || TraceEvent::Lock { client, lock, name: record.escaped_name(), point: point() });
     }
 
     pub(super) fn annotate(&mut self, lane: Option<Lane>, text: impl FnOnce() -> String) {
-        self.recorder.note(self.now, || What::Note { lane, text: text() });
+        self.recorder.note(self.now, || TraceEvent::Note { lane, text: text() });
     }
 }
 
@@ -228,11 +228,11 @@ mod tests {
 
     use super::MAX_VIOLATIONS;
     use crate::check::Stage;
-    use crate::world::{World, store::Servers};
+    use crate::world::{World, store::SimServers};
     use crate::{Rule, etcd, zookeeper};
     use lock_proto::{Acquire, Event, LockClient as _, Loss, Release, Renew};
 
-    fn check<S: Servers>(mut w: World<S>) {
+    fn check<S: SimServers>(mut w: World<S>) {
         w.expect_violation();
         for _ in 0..2 * MAX_VIOLATIONS {
             w.report(Rule::MutualExclusion, "again".into());
@@ -248,7 +248,7 @@ mod tests {
         check(etcd::World::cluster(1).build());
     }
 
-    fn report_gone<S: Servers>(mut w: World<S>, event: &Event) {
+    fn report_gone<S: SimServers>(mut w: World<S>, event: &Event) {
         w.expect_violation();
         let lock = w.acquire(0, Acquire::new("a"));
         w.expect(Duration::from_secs(5), "held", |w| w.is_held(0, lock));
@@ -275,7 +275,7 @@ mod tests {
 
     /// The client deletes the key, or ends the session, of a hold that the application has yet to
     /// return. `shuts_down`: it is shut down at that moment.
-    fn delete_lost<S: Servers>(mut w: World<S>, shuts_down: bool) {
+    fn delete_lost<S: SimServers>(mut w: World<S>, shuts_down: bool) {
         w.expect_violation();
         let lock = w.acquire(0, Acquire::new("a").renew(Renew::AtMost(Duration::from_secs(1))));
         w.expect(Duration::from_secs(5), "lost", |w| w.stage(0, lock) == Some(Stage::Lost));

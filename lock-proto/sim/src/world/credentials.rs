@@ -14,7 +14,7 @@ use core::time::Duration;
 use super::super::check::Rule;
 use super::World;
 use super::process::Input;
-use super::store::{Planned, Servers};
+use super::store::{Planned, SimServers};
 use lock_proto::Instant;
 use lock_proto::{ConnId, NodeId, Role};
 use lock_proto::{Credentials, CredentialsRequest, Machine as _};
@@ -93,7 +93,7 @@ impl Logins {
     }
 }
 
-impl<S: Servers> World<S> {
+impl<S: SimServers> World<S> {
     /// Sets the source of credentials of all hosts. From now on servers accept only what it has
     /// supplied, and what they were configured with. Without one, hosts have no credentials.
     pub fn set_provider(&mut self, provider: Provider) {

@@ -10,10 +10,10 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::super::check::Rule;
-use super::super::record::Habits;
+use super::super::record::RecordHabits;
 use super::super::trace::Lane;
 use super::World;
-use super::store::Servers;
+use super::store::SimServers;
 use lock_proto::Instant;
 use lock_proto::LockId;
 use lock_proto::Misuse;
@@ -50,7 +50,7 @@ fn elect<T>(
     machine.elections().map_or(Err(Misuse::ShuttingDown), verb)
 }
 
-impl<S: Servers> World<S> {
+impl<S: SimServers> World<S> {
     /// Client `client` becomes a candidate with this value.
     pub fn campaign(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>) -> LockId {
         self.start_campaign(client, &want, value.as_ref(), None)
@@ -84,7 +84,7 @@ impl<S: Servers> World<S> {
     ) -> Result<LockId, Misuse> {
         let value = Bytes::copy_from_slice(value.as_ref());
         self.annotate(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));
-        let habits = Habits { claim, hold, write_every: None };
+        let habits = RecordHabits { claim, hold, write_every: None };
         self.try_start(client, want, "campaign", habits, |machine, now| {
             elect(machine, |elections| elections.campaign(now, want, value))
         })

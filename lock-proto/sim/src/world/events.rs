@@ -4,11 +4,11 @@ use alloc::format;
 use core::time::Duration;
 
 use super::super::check::Rule;
-use super::super::record::{Record, end_of_validity};
+use super::super::record::{HistoryRecord, end_of_validity};
 use super::super::trace::{Lane, Point};
 use super::World;
 use super::process::Input;
-use super::store::Servers;
+use super::store::SimServers;
 use lock_proto::Instant;
 use lock_proto::LockId;
 use lock_proto::{Event, LockClient as _, Loss, Release};
@@ -16,7 +16,7 @@ use lock_proto::{Event, LockClient as _, Loss, Release};
 /// Servers count in ms.
 const ROUNDING: Duration = Duration::from_millis(1);
 
-impl<S: Servers> World<S> {
+impl<S: SimServers> World<S> {
     pub(super) fn deliver_event(&mut self, client: usize, lock: LockId, event: Event) {
         self.journal.write(self.now, format_args!("c{client} {lock} {event:?}"));
         self.journal.fingerprint.event(self.now, client, lock, &event);
@@ -77,7 +77,7 @@ impl<S: Servers> World<S> {
         let Some(until) = until else { return };
         let Some(kept) = S::kept_until(self, client, lock, event) else { return };
         if until > self.now && until > kept + ROUNDING {
-            let name = self.clients[client].records.get(&lock).map(Record::escaped_name).unwrap_or_default();
+            let name = self.clients[client].records.get(&lock).map(HistoryRecord::escaped_name).unwrap_or_default();
             let but = if kept == Instant::ZERO { "do not keep it".into() } else { format!("keep it until {kept}") };
             let text = format!("client {client} {lock} believes to hold {name} until {until}, but the servers {but}");
             self.checker.report(self.now, Rule::Validity, text);
@@ -92,7 +92,7 @@ impl<S: Servers> World<S> {
     }
 
     fn check_kept(&mut self, client: usize, lock: LockId, event: &Event) {
-        let renewed = |record: &Record| record.renewed;
+        let renewed = |record: &HistoryRecord| record.renewed;
         if let Event::Lost(why) = event
             && self.clients[client].records.get(&lock).is_some_and(renewed)
         {

@@ -5,24 +5,24 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::super::direction::Direction;
-use super::super::network::{Link, Packet};
-use super::super::trace::{Lane, State, What};
+use super::super::network::{NetworkLink, Packet};
+use super::super::trace::{Lane, ProcessState, TraceEvent};
 use super::World;
 use super::check::signed;
 use super::process::Input;
-use super::store::{Planned, Servers};
+use super::store::{Planned, SimServers};
 use lock_proto::Fault;
 
 /// Extra requests allowed after a fault.
 const PER_FAULT: u64 = 50;
 
-impl<S: Servers> World<S> {
+impl<S: SimServers> World<S> {
     /// Pauses the client process, as by `SIGSTOP`. Its clock continues.
     pub fn pause_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} paused"));
         self.note_fault();
         if self.is_running(client) {
-            self.set_process(client, State::Paused);
+            self.set_process(client, ProcessState::Paused);
         }
     }
 
@@ -34,18 +34,18 @@ impl<S: Servers> World<S> {
         self.note_fault();
         if self.is_running(client) {
             self.clients[client].suspended_at = Some(self.now);
-            self.set_process(client, State::Paused);
+            self.set_process(client, ProcessState::Paused);
         }
     }
 
     /// Resumes the client process. Whether timers or the network come first is random.
     pub fn resume_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} resumed"));
-        if self.clients[client].state != State::Paused {
+        if self.clients[client].state != ProcessState::Paused {
             return;
         }
         self.start_clock(client);
-        self.set_process(client, State::Running);
+        self.set_process(client, ProcessState::Running);
         if self.rng.one_in(2) {
             self.wake_client(client);
         }
@@ -60,7 +60,7 @@ impl<S: Servers> World<S> {
         self.journal.write(self.now, format_args!("c{client} killed"));
         self.note_fault();
         if !self.is_dead(client) {
-            self.set_process(client, State::Down);
+            self.set_process(client, ProcessState::Down);
         }
         self.clients[client].inbox.clear();
         self.checker.killed(client);
@@ -74,18 +74,18 @@ impl<S: Servers> World<S> {
         let Some(since) = process.suspended_at.take() else { return };
         process.clock.pause(since, self.now);
         let slept = self.now.since(since);
-        self.recorder.note(self.now, || What::Clock { lane: Lane::Client(client), by: -signed(slept) });
+        self.recorder.note(self.now, || TraceEvent::Clock { lane: Lane::Client(client), by: -signed(slept) });
         self.checker.suspended(self.now, client, slept);
         self.check();
     }
 
-    fn set_process(&mut self, client: usize, state: State) {
+    fn set_process(&mut self, client: usize, state: ProcessState) {
         self.clients[client].state = state;
-        self.recorder.note(self.now, || What::State { lane: Lane::Client(client), state });
+        self.recorder.note(self.now, || TraceEvent::State { lane: Lane::Client(client), state });
     }
 }
 
-impl<S: Servers> World<S> {
+impl<S: SimServers> World<S> {
     /// Blocks packets between this client and this node in both directions.
     pub fn partition(&mut self, client: usize, node: usize) {
         self.cut(client, node, Direction::ToNode);
@@ -98,7 +98,7 @@ impl<S: Servers> World<S> {
             .write(self.now, format_args!("cut c{client} {}{node} {}", S::NODE, S::DIRECTIONS[direction.index()]));
         self.note_fault();
         self.network.cut(client, node, direction);
-        self.recorder.note(self.now, || What::Cut { client, node, direction });
+        self.recorder.note(self.now, || TraceEvent::Cut { client, node, direction });
     }
 
     /// Ends all partitions between this client and this node.
@@ -115,7 +115,7 @@ impl<S: Servers> World<S> {
 
     fn healed(&mut self, which: impl Fn(usize, usize) -> bool) {
         for (client, node, direction) in self.network.cuts().iter().copied().filter(|(c, n, _)| which(*c, *n)) {
-            self.recorder.note(self.now, || What::Healed { client, node, direction });
+            self.recorder.note(self.now, || TraceEvent::Healed { client, node, direction });
         }
         self.network.heal(self.now, |client, node, _| which(client, node));
     }
@@ -128,7 +128,7 @@ impl<S: Servers> World<S> {
         self.reset(client, |link| link.node == node);
     }
 
-    pub(super) fn reset(&mut self, client: usize, which: impl Fn(&Link<S::Packet>) -> bool) {
+    pub(super) fn reset(&mut self, client: usize, which: impl Fn(&NetworkLink<S::Packet>) -> bool) {
         let mut any = false;
         self.checker.allow(client, PER_FAULT);
         for id in self.network.of_client(client) {
@@ -141,9 +141,9 @@ impl<S: Servers> World<S> {
             self.break_off(id);
             if known {
                 match self.hosts[node].state {
-                    State::Running => S::hang_up(self, id, node),
-                    State::Paused => self.hosts[node].inbox.push_back((id, Packet::Close(Fault::Reset))),
-                    State::Down => {}
+                    ProcessState::Running => S::hang_up(self, id, node),
+                    ProcessState::Paused => self.hosts[node].inbox.push_back((id, Packet::Close(Fault::Reset))),
+                    ProcessState::Down => {}
                 }
             }
             self.deliver_input(client, Input::Disconnected(conn, Fault::Reset));

@@ -16,18 +16,18 @@ pub struct Handovers {
 }
 
 impl Handovers {
-    pub(super) const fn add(&mut self, cause: Cause) {
+    pub(super) const fn add(&mut self, cause: CallCause) {
         match cause {
-            Cause::WakeUp => self.woken += 1,
-            Cause::Timer => self.polled += 1,
-            Cause::Application | Cause::Received => self.other += 1,
+            CallCause::WakeUp => self.woken += 1,
+            CallCause::Timer => self.polled += 1,
+            CallCause::Application | CallCause::Received => self.other += 1,
         }
     }
 }
 
 /// Why a machine was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum CallCause {
     /// The application called it.
     Application,
     /// A server sent something.
@@ -42,7 +42,7 @@ pub(super) enum Cause {
 pub(super) struct Reasons {
     /// Locks whose release was notified and that were not requested since.
     notified: BTreeSet<Vec<u8>>,
-    causes: BTreeMap<Vec<u8>, Cause>,
+    causes: BTreeMap<Vec<u8>, CallCause>,
 }
 
 impl Reasons {
@@ -50,13 +50,13 @@ impl Reasons {
         self.notified.insert(lock);
     }
 
-    pub(super) fn requested(&mut self, lock: &[u8], cause: Cause) {
-        let cause = if self.notified.remove(lock) { Cause::WakeUp } else { cause };
+    pub(super) fn requested(&mut self, lock: &[u8], cause: CallCause) {
+        let cause = if self.notified.remove(lock) { CallCause::WakeUp } else { cause };
         self.causes.insert(lock.to_vec(), cause);
     }
 
-    pub(super) fn granted(&mut self, lock: &[u8]) -> Cause {
-        self.causes.remove(lock).unwrap_or(Cause::Received)
+    pub(super) fn granted(&mut self, lock: &[u8]) -> CallCause {
+        self.causes.remove(lock).unwrap_or(CallCause::Received)
     }
 }
 

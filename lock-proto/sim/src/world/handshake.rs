@@ -9,7 +9,7 @@ use super::super::direction::Direction;
 use super::super::network::Packet;
 use super::super::trace::Lane;
 use super::World;
-use super::store::Servers;
+use super::store::SimServers;
 use lock_proto::Fault;
 use lock_proto::TlsFault;
 
@@ -63,7 +63,7 @@ impl fmt::Display for Handshake {
     }
 }
 
-impl<S: Servers> World<S> {
+impl<S: SimServers> World<S> {
     /// Sets what happens from now on when this client connects to this server. Open connections
     /// stay as they are. [`calm`](Self::calm) ends every failure.
     pub fn set_handshake(&mut self, client: usize, node: usize, handshake: Handshake) {

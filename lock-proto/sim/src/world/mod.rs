@@ -32,26 +32,26 @@ use super::agenda::Agenda;
 use super::check::{Checker, Rule, Stage, Violation};
 use super::journal::Journal;
 use super::network::Network;
-use super::record::{Habits, Record};
+use super::record::{HistoryRecord, RecordHabits};
 use super::rng::Rng;
 use super::trace::{Lane, Point, Recorder};
 use check::Expected;
 use credentials::Logins;
-use handover::Cause;
+use handover::CallCause;
 use lock_proto::Instant;
 use lock_proto::LockId;
 use lock_proto::Misuse;
 use lock_proto::{Acquire, LockClient as _, Wait};
-use process::{Host, Process};
-use store::{Planned, ServerKind, Servers};
+use process::{Process, ProcessHost};
+use store::{Planned, ServerKind, SimServers};
 
 pub use builder::Builder;
 pub use credentials::{Provider, Source};
-pub use etcd::Etcd;
+pub use etcd::EtcdServers;
 pub use handover::Handovers;
 pub use handshake::Handshake;
-pub use redis::Redis;
-pub use store::Store;
+pub use redis::RedisServers;
+pub use store::SimStore;
 pub use zookeeper::Zookeeper;
 
 /// When clients close idle connections, unless set otherwise. Short, so that it happens, and a world
@@ -79,7 +79,7 @@ pub struct World<S: ServerKind> {
     now: Instant,
     rng: Rng,
     network: Network<S::Packet>,
-    hosts: Vec<Host<S::Packet>>,
+    hosts: Vec<ProcessHost<S::Packet>>,
     /// By client and server.
     handshakes: BTreeMap<(usize, usize), Handshake>,
     clients: Vec<Process<S>>,
@@ -102,13 +102,13 @@ pub struct World<S: ServerKind> {
     expected: Expected,
     /// Deliver data of closed connections to the machines.
     stale: bool,
-    cause: Cause,
+    cause: CallCause,
     handovers: Handovers,
     logins: Logins,
     store: S,
 }
 
-impl<S: Servers> World<S> {
+impl<S: SimServers> World<S> {
     /// Client `client` requests a lock.
     pub fn acquire(&mut self, client: usize, want: Acquire) -> LockId {
         self.start(client, &want, "acquire", None, |machine, now| machine.acquire(now, &want))
@@ -135,7 +135,7 @@ impl<S: Servers> World<S> {
         hold: Option<Duration>,
         write_every: Option<Duration>,
     ) -> Result<LockId, Misuse> {
-        let habits = Habits { claim, hold, write_every };
+        let habits = RecordHabits { claim, hold, write_every };
         self.try_start(client, want, "acquire", habits, |machine, now| machine.acquire(now, want))
     }
 
@@ -147,7 +147,7 @@ impl<S: Servers> World<S> {
         hold: Option<Duration>,
         request: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
     ) -> LockId {
-        let habits = Habits { claim: self.claims(hold), hold, write_every: None };
+        let habits = RecordHabits { claim: self.claims(hold), hold, write_every: None };
         match self.try_start(client, want, verb, habits, request) {
             Ok(lock) => lock,
             Err(misuse) => self.fail(&format!("client {client} cannot {verb} {}: {misuse}", want.name.escape_ascii())),
@@ -159,7 +159,7 @@ impl<S: Servers> World<S> {
         client: usize,
         want: &Acquire,
         verb: &str,
-        habits: Habits,
+        habits: RecordHabits,
         request: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
     ) -> Result<LockId, Misuse> {
         let name = self.full_name(client, &want.name);
@@ -172,7 +172,7 @@ impl<S: Servers> World<S> {
         };
         self.checker.requested(self.now, client, lock, &name, wait_ends);
         self.store.requested(&name);
-        self.clients[client].records.insert(lock, Record::new(self.now, name, want, habits));
+        self.clients[client].records.insert(lock, HistoryRecord::new(self.now, name, want, habits));
         self.point(client, lock, || Point::Requested);
         self.check();
         self.pump_client(client);
@@ -187,7 +187,7 @@ impl<S: Servers> World<S> {
     /// The application claims an offer after a while. By then its validity may be over.
     fn claim_late(&mut self, client: usize, lock: LockId) {
         let process = &self.clients[client];
-        let told = process.records.get(&lock).and_then(Record::valid_until);
+        let told = process.records.get(&lock).and_then(HistoryRecord::valid_until);
         let over = told.is_none_or(|until| until <= process.local(self.now));
         let due = self.is_client_due(client);
         self.journal.write(self.now, format_args!("c{client} {lock} claim"));
@@ -321,7 +321,7 @@ impl<S: Servers> World<S> {
         verb: impl FnOnce(&mut S::Client, Instant) -> Result<T, Misuse>,
     ) -> Result<T, Misuse> {
         self.steps += 1;
-        self.cause = Cause::Application;
+        self.cause = CallCause::Application;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         verb(&mut process.machine, local)

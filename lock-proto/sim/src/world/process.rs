@@ -4,8 +4,8 @@ use alloc::collections::{BTreeMap, VecDeque};
 
 use super::super::clock::Clock;
 use super::super::network::Packet;
-use super::super::record::Record;
-use super::super::trace::State;
+use super::super::record::HistoryRecord;
+use super::super::trace::ProcessState;
 use super::elections::Observed;
 use super::handover::Reasons;
 use super::store::ServerKind;
@@ -18,14 +18,14 @@ use lock_proto::{Machine as _, QueryId};
 pub(crate) struct Process<S: ServerKind> {
     pub(super) machine: S::Client,
     pub(super) clock: Clock,
-    pub(super) state: State,
+    pub(super) state: ProcessState,
     /// Next deadline of the machine, in true time.
     next: Option<Instant>,
     /// True time at which its clock stopped.
     pub(super) suspended_at: Option<Instant>,
     /// Inputs that arrived while it was paused.
     pub(super) inbox: VecDeque<Input<S>>,
-    pub(super) records: BTreeMap<LockId, Record>,
+    pub(super) records: BTreeMap<LockId, HistoryRecord>,
     pub(super) queries: BTreeMap<QueryId, Observed>,
     /// Set once the shutdown is complete: number of leftovers.
     pub(super) stopped: Option<u32>,
@@ -54,7 +54,7 @@ impl<S: ServerKind> Process<S> {
         let mut process = Self {
             machine,
             clock,
-            state: State::Running,
+            state: ProcessState::Running,
             next: None,
             suspended_at: None,
             inbox: VecDeque::new(),
@@ -79,7 +79,7 @@ impl<S: ServerKind> Process<S> {
 
     /// Returns the machine's next deadline in true time, or `None` while the process does not run.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.next.filter(|_| self.state == State::Running)
+        self.next.filter(|_| self.state == ProcessState::Running)
     }
 
     /// Updates the machine's deadline. Called after every call to it.
@@ -89,8 +89,8 @@ impl<S: ServerKind> Process<S> {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Host<P> {
-    pub(super) state: State,
+pub(super) struct ProcessHost<P> {
+    pub(super) state: ProcessState,
     /// Packets that arrived while it was paused, by connection. The kernel accepted them, so they
     /// are executed on resume even if the client has hung up.
     pub(super) inbox: VecDeque<(u64, Packet<P>)>,
@@ -100,9 +100,9 @@ pub(super) struct Host<P> {
     pub(super) queue: VecDeque<(Instant, u64, Packet<P>)>,
 }
 
-impl<P> Host<P> {
+impl<P> ProcessHost<P> {
     pub(super) const fn new() -> Self {
-        Self { state: State::Running, inbox: VecDeque::new(), busy_until: None, queue: VecDeque::new() }
+        Self { state: ProcessState::Running, inbox: VecDeque::new(), busy_until: None, queue: VecDeque::new() }
     }
 
     pub(super) fn clear(&mut self) {

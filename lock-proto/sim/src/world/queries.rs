@@ -1,15 +1,15 @@
 //! Queries for tests.
 
 use super::super::check::Stage;
-use super::super::trace::State;
+use super::super::trace::ProcessState;
 use super::World;
 use super::handover::Handovers;
-use super::store::Servers;
+use super::store::SimServers;
 use lock_proto::Instant;
 use lock_proto::LockId;
 use lock_proto::{Event, Grant, LockClient as _};
 
-impl<S: Servers> World<S> {
+impl<S: SimServers> World<S> {
     /// Returns all events of an acquisition so far.
     #[must_use]
     pub fn events(&self, client: usize, lock: LockId) -> &[Event] {
@@ -62,13 +62,13 @@ impl<S: Servers> World<S> {
     /// Returns whether a client process is running, i.e. neither paused nor dead.
     #[must_use]
     pub fn is_running(&self, client: usize) -> bool {
-        self.clients[client].state == State::Running
+        self.clients[client].state == ProcessState::Running
     }
 
     /// Returns whether a client process is dead.
     #[must_use]
     pub fn is_dead(&self, client: usize) -> bool {
-        self.clients[client].state == State::Down
+        self.clients[client].state == ProcessState::Down
     }
 
     /// Returns the result of a completed shutdown: how many locks (Redis), keys and leases (etcd)

@@ -7,11 +7,11 @@ use core::time::Duration;
 use super::super::check::{Rule, Stage};
 use super::super::direction::Direction;
 use super::super::network::{Arrival, Packet, Posted};
-use super::super::trace::{Delivery, Lane, State, What};
+use super::super::trace::{Delivery, Lane, ProcessState, TraceEvent};
 use super::World;
-use super::handover::Cause;
+use super::handover::CallCause;
 use super::process::{Input, Process};
-use super::store::{Planned, Servers, label};
+use super::store::{Planned, SimServers, label};
 use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::TlsFault;
@@ -27,7 +27,7 @@ const ROUNDING: Duration = Duration::from_micros(1);
 /// Delay of stale data after the end of its connection.
 const STALE: Range<Duration> = Duration::ZERO..Duration::from_millis(200);
 
-impl<S: Servers> World<S> {
+impl<S: SimServers> World<S> {
     /// Returns the true time since the start.
     #[must_use]
     pub const fn now(&self) -> Instant {
@@ -222,7 +222,7 @@ impl<S: Servers> World<S> {
         let state = self.hosts[node].state;
         let Some(link) = self.network.links.get_mut(&id) else { return };
         match &packet {
-            Packet::Open if state == State::Down => {
+            Packet::Open if state == ProcessState::Down => {
                 return self.send(id, Direction::ToClient, Packet::Close(Fault::Refused));
             }
             // The kernel accepts whether or not the process runs.
@@ -231,15 +231,15 @@ impl<S: Servers> World<S> {
             Packet::Handshake(_) | Packet::Data(_) | Packet::Close(_) => {}
         }
         match state {
-            State::Running => S::receive_on_server(self, id, node, packet),
-            State::Paused => self.hosts[node].inbox.push_back((id, packet)),
-            State::Down => {}
+            ProcessState::Running => S::receive_on_server(self, id, node, packet),
+            ProcessState::Paused => self.hosts[node].inbox.push_back((id, packet)),
+            ProcessState::Down => {}
         }
     }
 
-    pub(super) fn set_host(&mut self, node: usize, state: State) {
+    pub(super) fn set_host(&mut self, node: usize, state: ProcessState) {
         self.hosts[node].state = state;
-        self.recorder.note(self.now, || What::State { lane: Lane::Node(node), state });
+        self.recorder.note(self.now, || TraceEvent::State { lane: Lane::Node(node), state });
     }
 
     pub(super) fn is_client_due(&self, client: usize) -> bool {
@@ -248,7 +248,7 @@ impl<S: Servers> World<S> {
 
     pub(super) fn wake_client(&mut self, client: usize) {
         self.steps += 1;
-        self.cause = Cause::Timer;
+        self.cause = CallCause::Timer;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         process.machine.handle_timeout(local);
@@ -262,14 +262,14 @@ impl<S: Servers> World<S> {
     /// Delivers an input to a process, or queues it while the process is paused.
     pub(super) fn deliver_input(&mut self, client: usize, input: Input<S>) {
         match self.clients[client].state {
-            State::Running => self.handle_input(client, input),
-            State::Paused => self.clients[client].inbox.push_back(input),
-            State::Down => {}
+            ProcessState::Running => self.handle_input(client, input),
+            ProcessState::Paused => self.clients[client].inbox.push_back(input),
+            ProcessState::Down => {}
         }
     }
 
     pub(super) fn handle_input(&mut self, client: usize, input: Input<S>) {
-        self.cause = Cause::Received;
+        self.cause = CallCause::Received;
         match input {
             Input::Connected(conn) => self.connected(client, conn),
             Input::Handshake(conn, left) => {
@@ -347,7 +347,7 @@ impl<S: Servers> World<S> {
 
     /// Carries out the outputs of a machine until there are none left.
     pub(super) fn pump_client(&mut self, client: usize) {
-        if self.clients[client].state != State::Running {
+        if self.clients[client].state != ProcessState::Running {
             return;
         }
         S::pump_client(self, client);
@@ -368,7 +368,7 @@ impl<S: Servers> World<S> {
     /// Checks, before an application acts, that its client has reported everything in time, unless
     /// the client's timers have yet to run.
     pub(super) fn check_overdue(&mut self, client: usize) {
-        if self.clients[client].state == State::Running && !self.is_client_due(client) {
+        if self.clients[client].state == ProcessState::Running && !self.is_client_due(client) {
             self.checker.check_overdue(self.now, client);
         }
     }

@@ -21,7 +21,7 @@ use lock_proto::{ClientId, ConnId, LockId};
 use lock_proto::{Event, Grant, LockClient, Machine};
 
 /// A kind of server and the clients that speak to it.
-pub trait Store: Clone + Debug {
+pub trait SimStore: Clone + Debug {
     /// Client machine.
     type Client: Machine + Clone + Debug;
     /// Settings of a client.
@@ -29,7 +29,7 @@ pub trait Store: Clone + Debug {
 }
 
 /// What a store's servers are made of: types, names, and what does not depend on the state of a world.
-pub(crate) trait ServerKind: Store + Sized {
+pub(crate) trait ServerKind: SimStore + Sized {
     type Setup;
     type Packet: Payload;
     /// Store-specific state of a client process.
@@ -174,9 +174,9 @@ pub(crate) trait Judge: ServerKind {
 }
 
 /// All of it.
-pub(crate) trait Servers: Events + Services + Judge {}
+pub(crate) trait SimServers: Events + Services + Judge {}
 
-impl<S: Events + Services + Judge> Servers for S {}
+impl<S: Events + Services + Judge> SimServers for S {}
 
 #[derive(Clone, Debug)]
 pub(super) enum Planned<S: ServerKind> {

@@ -17,9 +17,9 @@ pub(super) const DELETE: Permissions = Permissions(8);
 
 /// A user that a connection has authenticated: `user:digest`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Identity(Box<str>);
+pub(super) struct DigestUser(Box<str>);
 
-impl Identity {
+impl DigestUser {
     /// Returns the identity of `user:password`, as `DigestAuthenticationProvider` does. The colon
     /// may be missing.
     pub(super) fn digest(auth: &[u8]) -> Option<Self> {
@@ -43,7 +43,7 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 /// Checks that one of the identities has a permission.
-pub(super) fn check(acl: &[Acl], wanted: Permissions, identities: &[Identity]) -> Result<(), ErrorCode> {
+pub(super) fn check(acl: &[Acl], wanted: Permissions, identities: &[DigestUser]) -> Result<(), ErrorCode> {
     let permits = |entry: &Acl| {
         let anyone = &*entry.scheme == "world" && &*entry.id == "anyone";
         let known = || &*entry.scheme == DIGEST && identities.iter().any(|identity| identity.0 == entry.id);
@@ -53,7 +53,7 @@ pub(super) fn check(acl: &[Acl], wanted: Permissions, identities: &[Identity]) -
 }
 
 /// Replaces `auth` by the identities of the connection (`fixupACL`).
-pub(super) fn expand(acl: &[Acl], identities: &[Identity]) -> Result<Vec<Acl>, ErrorCode> {
+pub(super) fn expand(acl: &[Acl], identities: &[DigestUser]) -> Result<Vec<Acl>, ErrorCode> {
     let mut expanded = Vec::new();
     for entry in acl {
         match &*entry.scheme {
@@ -78,14 +78,14 @@ mod tests {
     #[test]
     fn digest_is_that_of_the_server() {
         // `DigestAuthenticationProvider.generateDigest("super:test")`, as in ZooKeeper's own tests.
-        assert_eq!(&*Identity::digest(b"super:test").unwrap().0, "super:D/InIHSb7yEEbrWz8b9l71RjZJU=");
-        assert!(Identity::digest(b"no colon").unwrap().0.starts_with("no colon:"));
+        assert_eq!(&*DigestUser::digest(b"super:test").unwrap().0, "super:D/InIHSb7yEEbrWz8b9l71RjZJU=");
+        assert!(DigestUser::digest(b"no colon").unwrap().0.starts_with("no colon:"));
         assert_eq!(base64(b"a"), "YQ==");
     }
 
     #[test]
     fn auth_stands_for_the_users_of_the_connection() {
-        let (ann, bob) = (Identity::digest(b"ann:1").unwrap(), Identity::digest(b"bob:2").unwrap());
+        let (ann, bob) = (DigestUser::digest(b"ann:1").unwrap(), DigestUser::digest(b"bob:2").unwrap());
         let acl = expand(&Acl::creator(), core::slice::from_ref(&ann)).unwrap();
         assert_eq!(check(&acl, DELETE, &[bob.clone(), ann]), Ok(()));
         assert_eq!(check(&acl, READ, &[bob]), Err(ErrorCode::NO_AUTH));

@@ -5,9 +5,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::member::{Submit, Wish};
+use super::member::{RoleWish, Submit};
 use super::session::LEADER;
-use super::txn::{Change, Kind, Txn};
+use super::txn::{TreeChange, TxnKind, ZooKeeperTxn};
 use super::{Condition, Ensemble};
 use lock_proto::Instant;
 use lock_proto::zookeeper::codec::{ANY_VERSION, Acl, CreateMode, MultiOp, Stat};
@@ -75,7 +75,7 @@ impl Ensemble {
         let Some(leader) = self.leader() else { return };
         let Some(leading) = self.members[leader].leading_mut() else { return };
         leading.sessions.track(self.now, OTHER, 0);
-        let (wish, identities) = (Wish::Write(op), Vec::new());
+        let (wish, identities) = (RoleWish::Write(op), Vec::new());
         self.propose(leader, Submit { session: OTHER, xid: None, wish, identities, owner: LEADER });
         if let Some(leading) = self.members[leader].leading_mut() {
             leading.sessions.remove(OTHER);
@@ -114,7 +114,7 @@ impl Ensemble {
     }
 
     /// Returns the member that has applied most.
-    fn newest(&self) -> Option<&super::member::Member> {
+    fn newest(&self) -> Option<&super::member::EnsembleMember> {
         self.members.iter().max_by_key(|server| server.tree.zxid)
     }
 
@@ -128,7 +128,7 @@ impl Ensemble {
     /// Returns the state of a node on a member.
     #[must_use]
     pub fn stat(&self, member: usize, path: &str) -> Option<Stat> {
-        self.members[member].tree.get(path).map(super::tree::Node::stat)
+        self.members[member].tree.get(path).map(super::tree::TreeNode::stat)
     }
 
     /// Returns the sessions that the newest member knows.
@@ -193,7 +193,7 @@ impl Ensemble {
     }
 
     /// Records a transaction when the first member applies it.
-    pub(super) fn record(&mut self, txn: &Txn) {
+    pub(super) fn record(&mut self, txn: &ZooKeeperTxn) {
         if txn.zxid <= self.recorded || !self.config.monitor {
             return;
         }
@@ -201,16 +201,16 @@ impl Ensemble {
         let mut push = |path: &Arc<str>, created| {
             self.changes.push_back(NodeChange { zxid: txn.zxid, path: path.clone(), created });
         };
-        let mut change = |change: &Change| match change {
-            Change::Create { path, owner, .. } => push(path, Some(*owner)),
-            Change::Delete { path } => push(path, None),
-            Change::Set { .. } | Change::Check | Change::Error(_) => {}
+        let mut change = |change: &TreeChange| match change {
+            TreeChange::Create { path, owner, .. } => push(path, Some(*owner)),
+            TreeChange::Delete { path } => push(path, None),
+            TreeChange::Set { .. } | TreeChange::Check | TreeChange::Error(_) => {}
         };
         match &txn.kind {
-            Kind::Change(one) => change(one),
-            Kind::Multi(all) => all.iter().for_each(change),
-            Kind::CloseSession { paths } => paths.iter().for_each(|path| push(path, None)),
-            Kind::CreateSession { .. } => {}
+            TxnKind::Change(one) => change(one),
+            TxnKind::Multi(all) => all.iter().for_each(change),
+            TxnKind::CloseSession { paths } => paths.iter().for_each(|path| push(path, None)),
+            TxnKind::CreateSession { .. } => {}
         }
     }
 }

@@ -8,7 +8,7 @@ use lock_proto::time::millis_up;
 
 /// A release of the servers, as far as clients see a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Release {
+pub enum ServerRelease {
     /// 3.8 and before.
     V3_8,
     /// 3.9: watch events carry the zxid of the change in place of -1, `exists` needs the permission
@@ -34,7 +34,7 @@ pub struct EnsembleConfig {
     pub(super) epoch: u32,
     pub(super) containers: bool,
     pub(super) container_interval: Option<Duration>,
-    pub(super) release: Release,
+    pub(super) release: ServerRelease,
     pub(super) max_frame: usize,
     pub(super) monitor: bool,
 }
@@ -55,7 +55,7 @@ impl EnsembleConfig {
             epoch: 1,
             containers: true,
             container_interval: Some(Duration::from_secs(60)),
-            release: Release::V3_8,
+            release: ServerRelease::V3_8,
             max_frame: 0xf_ffff,
             monitor: false,
         }
@@ -122,7 +122,7 @@ impl EnsembleConfig {
     }
 
     /// Sets the release of the servers. Default: 3.8.
-    pub const fn release(mut self, release: Release) -> Self {
+    pub const fn release(mut self, release: ServerRelease) -> Self {
         self.release = release;
         self
     }

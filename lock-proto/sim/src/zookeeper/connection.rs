@@ -3,46 +3,46 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::acl::Identity;
+use super::acl::DigestUser;
 use lock_proto::Instant;
 use lock_proto::zookeeper::codec::Op;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Connection {
+pub(super) struct ZooKeeperPeer {
     pub(super) member: usize,
     /// Received bytes of incomplete frames, or of frames that wait for the session.
     pub(super) received: Vec<u8>,
-    pub(super) state: State,
-    pub(super) identities: BTreeSet<Identity>,
+    pub(super) state: LoginState,
+    pub(super) identities: BTreeSet<DigestUser>,
     pub(super) last_heard: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum State {
+pub(super) enum LoginState {
     /// Waits for the connect request.
     New,
     /// The session is being created or continued. Nothing else is read meanwhile.
-    Starting(Session),
-    Open(Session),
+    Starting(PeerSession),
+    Open(PeerSession),
 }
 
 /// The session of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Session {
+pub(super) struct PeerSession {
     pub(super) id: i64,
     /// In ms, as negotiated for this connection.
     pub(super) timeout: i32,
 }
 
-impl Connection {
+impl ZooKeeperPeer {
     pub(super) const fn new(member: usize, now: Instant) -> Self {
-        Self { member, received: Vec::new(), state: State::New, identities: BTreeSet::new(), last_heard: now }
+        Self { member, received: Vec::new(), state: LoginState::New, identities: BTreeSet::new(), last_heard: now }
     }
 
-    pub(super) const fn session(&self) -> Option<Session> {
+    pub(super) const fn session(&self) -> Option<PeerSession> {
         match self.state {
-            State::New => None,
-            State::Starting(session) | State::Open(session) => Some(session),
+            LoginState::New => None,
+            LoginState::Starting(session) | LoginState::Open(session) => Some(session),
         }
     }
 
@@ -66,7 +66,7 @@ pub(super) struct TooLong;
 
 /// A request that waits for a commit: its own, or that of an earlier request of its session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Waiting {
+pub(super) struct WaitingRequest {
     pub(super) conn: u64,
     pub(super) xid: i32,
     pub(super) what: What,

@@ -4,9 +4,9 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use super::Ensemble;
-use super::member::{Down, Leading, Link, Member, Role, Up};
+use super::member::{Down, EnsembleMember, FollowerLink, Leading, MemberRole, Up};
 use super::prep::Outstanding;
-use super::session::Sessions;
+use super::session::LeaderSessions;
 use super::watch::Triggered;
 use crate::rng::Rng;
 use lock_proto::Instant;
@@ -24,7 +24,7 @@ impl Ensemble {
     pub fn heal(&mut self, now: Instant, member: usize) {
         self.change_member(now, member, |server, now| {
             server.isolated = false;
-            if let Role::Looking { since } = &mut server.role {
+            if let MemberRole::Looking { since } = &mut server.role {
                 *since = now;
             }
         });
@@ -42,7 +42,7 @@ impl Ensemble {
         self.change_member(now, member, |server, now| (server.frozen, server.awake) = (false, now + wake));
     }
 
-    fn change_member(&mut self, now: Instant, member: usize, change: impl FnOnce(&mut Member, Instant)) {
+    fn change_member(&mut self, now: Instant, member: usize, change: impl FnOnce(&mut EnsembleMember, Instant)) {
         self.advance(now);
         change(&mut self.members[member], now);
         self.update_links();
@@ -65,7 +65,7 @@ impl Ensemble {
         self.advance(now);
         if !self.members[member].up {
             let server = &mut self.members[member];
-            (server.up, server.role) = (true, Role::Looking { since: now });
+            (server.up, server.role) = (true, MemberRole::Looking { since: now });
             self.update_links();
         }
     }
@@ -119,7 +119,7 @@ impl Ensemble {
             self.close(conn);
         }
         let server = &mut self.members[member];
-        server.role = Role::Looking { since: self.now };
+        server.role = MemberRole::Looking { since: self.now };
         server.waiting.clear();
         server.writes.clear();
     }
@@ -129,7 +129,7 @@ impl Ensemble {
     }
 
     pub(super) fn stop_following(&mut self, member: usize) {
-        if matches!(self.members[member].role, Role::Following { .. }) {
+        if matches!(self.members[member].role, MemberRole::Following { .. }) {
             self.look(member);
         }
     }
@@ -161,7 +161,7 @@ impl Ensemble {
         let newest = self.voters().map(|(member, _)| self.members[member].tree.zxid).max().unwrap_or_default();
         let active = |member: &usize| {
             let server = &self.members[*member];
-            let follows = |link: &&Link| link.leader == *member && link.leader_open && link.follower_open;
+            let follows = |link: &&FollowerLink| link.leader == *member && link.leader_open && link.follower_open;
             server.is_connected()
                 && !server.frozen
                 && self.links.values().filter(follows).count() + 1 >= self.majority()
@@ -172,8 +172,8 @@ impl Ensemble {
 
     fn voters(&self) -> impl Iterator<Item = (usize, Instant)> {
         self.members.iter().enumerate().filter_map(|(member, server)| match server.role {
-            Role::Looking { since } if server.is_connected() && !server.frozen => Some((member, since)),
-            Role::Looking { .. } | Role::Following { .. } | Role::Leading(_) => None,
+            MemberRole::Looking { since } if server.is_connected() && !server.frozen => Some((member, since)),
+            MemberRole::Looking { .. } | MemberRole::Following { .. } | MemberRole::Leading(_) => None,
         })
     }
 
@@ -217,11 +217,11 @@ impl Ensemble {
         let server = &mut self.members[leader];
         let zxid = (last + 1) << EPOCH;
         server.tree.zxid = zxid;
-        server.role = Role::Leading(Leading {
+        server.role = MemberRole::Leading(Leading {
             zxid,
             outstanding: Outstanding::default(),
             proposals: VecDeque::new(),
-            sessions: Sessions::new(self.now, self.config.tick, &server.tree.sessions),
+            sessions: LeaderSessions::new(self.now, self.config.tick, &server.tree.sessions),
             gives_up: None,
             containers_checked: self.now,
         });
@@ -232,7 +232,7 @@ impl Ensemble {
         let (tree, log) = (self.members[leader].tree.clone(), self.members[leader].log.clone());
         self.next_link += 1;
         let id = self.next_link;
-        let link = Link {
+        let link = FollowerLink {
             leader,
             follower: member,
             to_follower: VecDeque::new(),
@@ -249,6 +249,6 @@ impl Ensemble {
         }
         let server = &mut self.members[member];
         (server.tree, server.log) = (tree, log);
-        server.role = Role::Following { link: id, touched: BTreeMap::new() };
+        server.role = MemberRole::Following { link: id, touched: BTreeMap::new() };
     }
 }

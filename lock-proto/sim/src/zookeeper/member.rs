@@ -5,18 +5,18 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::acl::Identity;
-use super::connection::Waiting;
+use super::acl::DigestUser;
+use super::connection::WaitingRequest;
 use super::prep::Outstanding;
-use super::session::{Owner, Sessions};
+use super::session::{LeaderSessions, SessionOwner};
 use super::tree::Tree;
-use super::txn::Txn;
-use super::watch::Watches;
+use super::txn::ZooKeeperTxn;
+use super::watch::NodeWatches;
 use lock_proto::Instant;
 use lock_proto::zookeeper::codec::MultiOp;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Member {
+pub(super) struct EnsembleMember {
     pub(super) up: bool,
     /// Its process is stopped, as by `SIGSTOP`.
     pub(super) frozen: bool,
@@ -28,11 +28,11 @@ pub(super) struct Member {
     pub(super) lag: Duration,
     pub(super) tree: Tree,
     /// Logged transactions that are not committed, as far as this member knows.
-    pub(super) log: VecDeque<Arc<Txn>>,
-    pub(super) role: Role,
-    pub(super) watches: Watches,
+    pub(super) log: VecDeque<Arc<ZooKeeperTxn>>,
+    pub(super) role: MemberRole,
+    pub(super) watches: NodeWatches,
     /// By session.
-    pub(super) waiting: BTreeMap<i64, VecDeque<Waiting>>,
+    pub(super) waiting: BTreeMap<i64, VecDeque<WaitingRequest>>,
     /// Sessions and numbers of the writes of its clients, in the order of the leader.
     pub(super) writes: VecDeque<(i64, i32)>,
     /// Number of sessions that it has created.
@@ -40,7 +40,7 @@ pub(super) struct Member {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Role {
+pub(super) enum MemberRole {
     /// Looks for a leader, and serves nobody.
     Looking {
         since: Instant,
@@ -59,7 +59,7 @@ pub(super) struct Leading {
     pub(super) zxid: i64,
     pub(super) outstanding: Outstanding,
     pub(super) proposals: VecDeque<Proposal>,
-    pub(super) sessions: Sessions,
+    pub(super) sessions: LeaderSessions,
     /// When it steps down, since too few members follow it.
     pub(super) gives_up: Option<Instant>,
     /// When it last looked for empty containers.
@@ -68,13 +68,13 @@ pub(super) struct Leading {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Proposal {
-    pub(super) txn: Arc<Txn>,
+    pub(super) txn: Arc<ZooKeeperTxn>,
     pub(super) acks: BTreeSet<usize>,
     /// Requests to `sync` that are answered after it, by connection.
     pub(super) syncs: Vec<(u64, i64, i32)>,
 }
 
-impl Member {
+impl EnsembleMember {
     pub(super) fn new(zxid: i64) -> Self {
         Self {
             up: true,
@@ -84,8 +84,8 @@ impl Member {
             lag: Duration::ZERO,
             tree: Tree::new(zxid),
             log: VecDeque::new(),
-            role: Role::Looking { since: Instant::ZERO },
-            watches: Watches::default(),
+            role: MemberRole::Looking { since: Instant::ZERO },
+            watches: NodeWatches::default(),
             waiting: BTreeMap::new(),
             writes: VecDeque::new(),
             sessions: 0,
@@ -107,26 +107,26 @@ impl Member {
 
     pub(super) const fn leading(&self) -> Option<&Leading> {
         match &self.role {
-            Role::Leading(leading) => Some(leading),
-            Role::Looking { .. } | Role::Following { .. } => None,
+            MemberRole::Leading(leading) => Some(leading),
+            MemberRole::Looking { .. } | MemberRole::Following { .. } => None,
         }
     }
 
     pub(super) const fn leading_mut(&mut self) -> Option<&mut Leading> {
         match &mut self.role {
-            Role::Leading(leading) => Some(leading),
-            Role::Looking { .. } | Role::Following { .. } => None,
+            MemberRole::Leading(leading) => Some(leading),
+            MemberRole::Looking { .. } | MemberRole::Following { .. } => None,
         }
     }
 
     pub(super) const fn is_looking(&self) -> bool {
-        matches!(self.role, Role::Looking { .. })
+        matches!(self.role, MemberRole::Looking { .. })
     }
 }
 
 /// A connection between a leader and a follower.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Link {
+pub(super) struct FollowerLink {
     pub(super) leader: usize,
     pub(super) follower: usize,
     pub(super) to_follower: VecDeque<(Instant, Down)>,
@@ -144,7 +144,7 @@ pub(super) struct Link {
 /// A message to a follower.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Down {
-    Propose(Arc<Txn>),
+    Propose(Arc<ZooKeeperTxn>),
     Commit(i64),
     Synced {
         session: i64,
@@ -176,13 +176,13 @@ pub(super) enum Up {
 pub(super) struct Submit {
     pub(super) session: i64,
     pub(super) xid: Option<i32>,
-    pub(super) wish: Wish,
-    pub(super) identities: Vec<Identity>,
-    pub(super) owner: Owner,
+    pub(super) wish: RoleWish,
+    pub(super) identities: Vec<DigestUser>,
+    pub(super) owner: SessionOwner,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Wish {
+pub(super) enum RoleWish {
     Write(MultiOp),
     Multi(Vec<MultiOp>),
     CreateSession { timeout: i32 },

@@ -65,14 +65,14 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use super::rng::Rng;
-use connection::Connection;
+use connection::ZooKeeperPeer;
 use lock_proto::Instant;
-use lock_proto::zookeeper::codec::{ConnectRequest, Request};
-use member::{Link, Member};
+use lock_proto::zookeeper::codec::{ConnectRequest, RequestFrame};
+use member::{EnsembleMember, FollowerLink};
 
 pub use super::world::zookeeper::{Builder, World, ZookeeperClient};
 pub use admin::{NodeChange, OpenSession};
-pub use config::{EnsembleConfig, Release};
+pub use config::{EnsembleConfig, ServerRelease};
 
 /// A state in which an ensemble rejects requests of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -109,7 +109,7 @@ pub enum Seen {
     /// The first frame of a connection.
     Connect(ConnectRequest),
     /// A request.
-    Request(Request),
+    Request(RequestFrame),
 }
 
 /// A simulated ZooKeeper ensemble.
@@ -129,14 +129,14 @@ pub struct Ensemble {
     /// The start, from which the members' periodic work is scheduled.
     epoch: Instant,
     rng: Rng,
-    members: Vec<Member>,
+    members: Vec<EnsembleMember>,
     /// Connections between members.
-    links: BTreeMap<u64, Link>,
+    links: BTreeMap<u64, FollowerLink>,
     next_link: u64,
     /// A leader that stepped down by hand.
     avoided: Option<usize>,
     conditions: BTreeSet<Condition>,
-    connections: BTreeMap<u64, Connection>,
+    connections: BTreeMap<u64, ZooKeeperPeer>,
     seen: VecDeque<(u64, Seen)>,
     changes: VecDeque<NodeChange>,
     /// The last transaction whose changes were recorded.
@@ -153,7 +153,7 @@ impl Ensemble {
             now,
             epoch: now,
             rng: Rng::new(config.seed),
-            members: (0..config.members).map(|_| Member::new(zxid)).collect(),
+            members: (0..config.members).map(|_| EnsembleMember::new(zxid)).collect(),
             links: BTreeMap::new(),
             next_link: 0,
             avoided: None,
@@ -176,7 +176,7 @@ impl Ensemble {
     pub fn handle_connected(&mut self, now: Instant, member: usize, conn: u64) {
         self.advance(now);
         if self.members[member].up {
-            self.connections.insert(conn, Connection::new(member, now));
+            self.connections.insert(conn, ZooKeeperPeer::new(member, now));
         } else {
             self.outputs.push_back(EnsembleOutput::Closed { conn });
         }

@@ -6,14 +6,14 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::acl::{CREATE, DELETE, Identity, READ, WRITE, check, expand};
+use super::acl::{CREATE, DELETE, DigestUser, READ, WRITE, check, expand};
 use super::tree::{CONTAINER, Tree, split};
-use super::txn::{Change, Kind};
+use super::txn::{TreeChange, TxnKind};
 use lock_proto::zookeeper::codec::{ANY_VERSION, Acl, CreateMode, ErrorCode, MultiOp};
 
 /// A node as it will be (`ChangeRecord`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Record {
+struct ChangeRecord {
     acl: Arc<[Acl]>,
     version: i32,
     cversion: i32,
@@ -24,14 +24,14 @@ struct Record {
 /// Nodes changed by transactions that are not applied yet, with the last of these. `None` for a
 /// deleted node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Outstanding(BTreeMap<Arc<str>, (i64, Option<Record>)>);
+pub(super) struct Outstanding(BTreeMap<Arc<str>, (i64, Option<ChangeRecord>)>);
 
 /// Who requests a change, and when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Origin<'a> {
+pub(super) struct ChangeOrigin<'a> {
     pub(super) session: i64,
     pub(super) zxid: i64,
-    pub(super) identities: &'a [Identity],
+    pub(super) identities: &'a [DigestUser],
     pub(super) may_delete: bool,
 }
 
@@ -63,12 +63,12 @@ impl Outstanding {
         self.0.retain(|_, (last, _)| *last > zxid);
     }
 
-    fn record(&self, tree: &Tree, path: &str) -> Result<Record, ErrorCode> {
+    fn record(&self, tree: &Tree, path: &str) -> Result<ChangeRecord, ErrorCode> {
         if let Some((_, record)) = self.0.get(path) {
             return record.clone().ok_or(ErrorCode::NO_NODE);
         }
         let node = tree.get(path).ok_or(ErrorCode::NO_NODE)?;
-        Ok(Record {
+        Ok(ChangeRecord {
             acl: node.acl.clone(),
             version: node.version,
             cversion: node.cversion,
@@ -77,16 +77,16 @@ impl Outstanding {
         })
     }
 
-    fn set(&mut self, path: &str, zxid: i64, record: Option<Record>) {
+    fn set(&mut self, path: &str, zxid: i64, record: Option<ChangeRecord>) {
         self.0.insert(path.into(), (zxid, record));
     }
 
     /// Validates a request. A failed one becomes a transaction as well.
-    pub(super) fn change(&mut self, tree: &Tree, origin: Origin<'_>, op: &MultiOp) -> Change {
-        self.validate(tree, origin, op).unwrap_or_else(Change::Error)
+    pub(super) fn change(&mut self, tree: &Tree, origin: ChangeOrigin<'_>, op: &MultiOp) -> TreeChange {
+        self.validate(tree, origin, op).unwrap_or_else(TreeChange::Error)
     }
 
-    pub(super) fn multi(&mut self, tree: &Tree, origin: Origin<'_>, ops: &[MultiOp]) -> Kind {
+    pub(super) fn multi(&mut self, tree: &Tree, origin: ChangeOrigin<'_>, ops: &[MultiOp]) -> TxnKind {
         let before = self.clone();
         let mut changes = Vec::new();
         for op in ops {
@@ -94,24 +94,24 @@ impl Outstanding {
                 Ok(change) => changes.push(change),
                 Err(code) => {
                     *self = before;
-                    return Kind::Multi(Self::failed(ops.len(), changes.len(), code));
+                    return TxnKind::Multi(Self::failed(ops.len(), changes.len(), code));
                 }
             }
         }
-        Kind::Multi(changes)
+        TxnKind::Multi(changes)
     }
 
     /// Returns the results of a transaction whose operation `at` failed.
-    pub(super) fn failed(len: usize, at: usize, code: ErrorCode) -> Vec<Change> {
+    pub(super) fn failed(len: usize, at: usize, code: ErrorCode) -> Vec<TreeChange> {
         let result = |place: usize| match place.cmp(&at) {
             core::cmp::Ordering::Less => ErrorCode::OK,
             core::cmp::Ordering::Equal => code,
             core::cmp::Ordering::Greater => ErrorCode::RUNTIME_INCONSISTENCY,
         };
-        (0..len).map(|place| Change::Error(result(place))).collect()
+        (0..len).map(|place| TreeChange::Error(result(place))).collect()
     }
 
-    fn validate(&mut self, tree: &Tree, origin: Origin<'_>, op: &MultiOp) -> Result<Change, ErrorCode> {
+    fn validate(&mut self, tree: &Tree, origin: ChangeOrigin<'_>, op: &MultiOp) -> Result<TreeChange, ErrorCode> {
         match op {
             MultiOp::Create { path, data, acl, mode } => self.create(tree, origin, path, data[..].into(), acl, *mode),
             MultiOp::Delete { path, version } => {
@@ -129,7 +129,7 @@ impl Outstanding {
                 parent.children = parent.children.saturating_sub(1);
                 self.set(parent_path, origin.zxid, Some(parent));
                 self.set(path, origin.zxid, None);
-                Ok(Change::Delete { path: path.as_ref().into() })
+                Ok(TreeChange::Delete { path: path.as_ref().into() })
             }
             MultiOp::SetData { path, data, version } => {
                 let mut node = self.readable(tree, path)?;
@@ -137,18 +137,18 @@ impl Outstanding {
                 node.version = checked_version(node.version, *version)?;
                 let version = node.version;
                 self.set(path, origin.zxid, Some(node));
-                Ok(Change::Set { path: path.as_ref().into(), data: data[..].into(), version })
+                Ok(TreeChange::Set { path: path.as_ref().into(), data: data[..].into(), version })
             }
             MultiOp::Check { path, version } => {
                 let node = self.readable(tree, path)?;
                 check(&node.acl, READ, origin.identities)?;
                 checked_version(node.version, *version)?;
-                Ok(Change::Check)
+                Ok(TreeChange::Check)
             }
         }
     }
 
-    fn readable(&self, tree: &Tree, path: &str) -> Result<Record, ErrorCode> {
+    fn readable(&self, tree: &Tree, path: &str) -> Result<ChangeRecord, ErrorCode> {
         if !is_valid(path) {
             return Err(ErrorCode::BAD_ARGUMENTS);
         }
@@ -158,12 +158,12 @@ impl Outstanding {
     fn create(
         &mut self,
         tree: &Tree,
-        origin: Origin<'_>,
+        origin: ChangeOrigin<'_>,
         path: &str,
         data: Arc<[u8]>,
         acl: &[Acl],
         mode: CreateMode,
-    ) -> Result<Change, ErrorCode> {
+    ) -> Result<TreeChange, ErrorCode> {
         let (parent_path, _) = split(path).filter(|_| !path.contains('\0')).ok_or(ErrorCode::BAD_ARGUMENTS)?;
         let acl: Arc<[Acl]> = expand(acl, origin.identities)?.into();
         let mut parent = self.record(tree, parent_path)?;
@@ -194,13 +194,13 @@ impl Outstanding {
         parent.children += 1;
         let parent_cversion = parent.cversion;
         self.set(parent_path, origin.zxid, Some(parent));
-        let record = Record { acl: acl.clone(), version: 0, cversion: 0, owner, children: 0 };
+        let record = ChangeRecord { acl: acl.clone(), version: 0, cversion: 0, owner, children: 0 };
         self.set(&path, origin.zxid, Some(record));
-        Ok(Change::Create { path, data, acl, owner, parent_cversion })
+        Ok(TreeChange::Create { path, data, acl, owner, parent_cversion })
     }
 
     /// Ends a session and deletes its ephemeral nodes.
-    pub(super) fn close_session(&mut self, tree: &Tree, session: i64, zxid: i64) -> Kind {
+    pub(super) fn close_session(&mut self, tree: &Tree, session: i64, zxid: i64) -> TxnKind {
         let mut paths: Vec<Arc<str>> = tree.ephemerals(session).cloned().collect();
         for (path, (_, record)) in &self.0 {
             match record {
@@ -218,11 +218,11 @@ impl Outstanding {
             }
             self.set(path, zxid, None);
         }
-        Kind::CloseSession { paths }
+        TxnKind::CloseSession { paths }
     }
 
     /// Deletes an empty container.
-    pub(super) fn delete_container(&mut self, tree: &Tree, path: &str, zxid: i64) -> Result<Change, ErrorCode> {
+    pub(super) fn delete_container(&mut self, tree: &Tree, path: &str, zxid: i64) -> Result<TreeChange, ErrorCode> {
         let (parent_path, _) = split(path).ok_or(ErrorCode::BAD_ARGUMENTS)?;
         let node = self.record(tree, path)?;
         if node.children > 0 {
@@ -232,6 +232,6 @@ impl Outstanding {
         parent.children = parent.children.saturating_sub(1);
         self.set(parent_path, zxid, Some(parent));
         self.set(path, zxid, None);
-        Ok(Change::Delete { path: path.into() })
+        Ok(TreeChange::Delete { path: path.into() })
     }
 }

@@ -7,11 +7,11 @@ use core::mem;
 use core::time::Duration;
 
 use super::admin::OTHER;
-use super::member::{Down, Leading, Link, Proposal, Role, Submit, Up, Wish, pop_front_if};
-use super::prep::{Origin, Outstanding};
+use super::member::{Down, FollowerLink, Leading, MemberRole, Proposal, RoleWish, Submit, Up, pop_front_if};
+use super::prep::{ChangeOrigin, Outstanding};
 use super::session::LEADER;
 use super::tree::{Applied, CONTAINER};
-use super::txn::{Change, Kind, Txn};
+use super::txn::{TreeChange, TxnKind, ZooKeeperTxn};
 use super::watch::Triggered;
 use super::{Condition, Ensemble};
 use lock_proto::Instant;
@@ -46,7 +46,7 @@ impl Ensemble {
 
     /// Returns the open connections of a leader to its followers.
     pub(super) fn followers(&self, leader: usize) -> Vec<u64> {
-        let of = |link: &&Link| link.leader == leader && link.leader_open;
+        let of = |link: &&FollowerLink| link.leader == leader && link.leader_open;
         self.links.iter().filter(|(_, link)| of(link)).map(|(id, _)| *id).collect()
     }
 
@@ -55,35 +55,35 @@ impl Ensemble {
         let time = self.millis();
         let may_delete = submit.session == OTHER || !self.conditions.contains(&Condition::NoDelete);
         let server = &mut self.members[leader];
-        let (tree, Role::Leading(leading)) = (&server.tree, &mut server.role) else { return };
+        let (tree, MemberRole::Leading(leading)) = (&server.tree, &mut server.role) else { return };
         let Submit { session, xid, wish, identities, owner } = submit;
         leading.zxid += 1;
         let Leading { zxid, outstanding, sessions, .. } = leading;
         let zxid = *zxid;
-        let origin = Origin { session, zxid, identities: &identities, may_delete };
+        let origin = ChangeOrigin { session, zxid, identities: &identities, may_delete };
         let kind = match wish {
-            Wish::Write(op) => Kind::Change(match sessions.check(session, owner) {
+            RoleWish::Write(op) => TxnKind::Change(match sessions.check(session, owner) {
                 Ok(()) => outstanding.change(tree, origin, &op),
-                Err(code) => Change::Error(code),
+                Err(code) => TreeChange::Error(code),
             }),
-            Wish::Multi(ops) => match sessions.check(session, owner) {
+            RoleWish::Multi(ops) => match sessions.check(session, owner) {
                 Ok(()) => outstanding.multi(tree, origin, &ops),
-                Err(code) => Kind::Multi(Outstanding::failed(ops.len(), 0, code)),
+                Err(code) => TxnKind::Multi(Outstanding::failed(ops.len(), 0, code)),
             },
-            Wish::CreateSession { timeout } => {
+            RoleWish::CreateSession { timeout } => {
                 sessions.track(self.now, session, timeout);
                 sessions.set_owner(session, owner);
-                Kind::CreateSession { timeout }
+                TxnKind::CreateSession { timeout }
             }
-            Wish::CloseSession => {
+            RoleWish::CloseSession => {
                 sessions.set_closing(session);
                 outstanding.close_session(tree, session, zxid)
             }
-            Wish::DeleteContainer(path) => {
-                Kind::Change(outstanding.delete_container(tree, &path, zxid).unwrap_or_else(Change::Error))
+            RoleWish::DeleteContainer(path) => {
+                TxnKind::Change(outstanding.delete_container(tree, &path, zxid).unwrap_or_else(TreeChange::Error))
             }
         };
-        let txn = Arc::new(Txn { zxid, time, session, xid, kind });
+        let txn = Arc::new(ZooKeeperTxn { zxid, time, session, xid, kind });
         let proposal = Proposal { txn: txn.clone(), acks: BTreeSet::from([leader]), syncs: Vec::new() };
         leading.proposals.push_back(proposal);
         server.log.push_back(txn.clone());
@@ -113,26 +113,29 @@ impl Ensemble {
     }
 
     /// A member applies a committed transaction, notifies its clients, and answers its own.
-    fn apply(&mut self, member: usize, txn: &Txn) {
+    fn apply(&mut self, member: usize, txn: &ZooKeeperTxn) {
         let mut triggered = Triggered::default();
         let result = self.members[member].tree.apply(txn, &mut triggered);
         match (&mut self.members[member].role, &txn.kind) {
-            (Role::Leading(leading), kind) => {
+            (MemberRole::Leading(leading), kind) => {
                 leading.outstanding.applied(txn.zxid);
-                if let Kind::CloseSession { .. } = kind {
+                if let TxnKind::CloseSession { .. } = kind {
                     leading.sessions.remove(txn.session);
                 }
             }
-            (Role::Following { .. }, Kind::CreateSession { timeout }) => self.heard(member, txn.session, *timeout),
-            (Role::Following { touched, .. }, Kind::CloseSession { .. }) => {
+            (MemberRole::Following { .. }, TxnKind::CreateSession { timeout }) => {
+                self.heard(member, txn.session, *timeout)
+            }
+            (MemberRole::Following { touched, .. }, TxnKind::CloseSession { .. }) => {
                 touched.remove(&txn.session);
             }
-            (Role::Following { .. }, Kind::Change(_) | Kind::Multi(_)) | (Role::Looking { .. }, _) => {}
+            (MemberRole::Following { .. }, TxnKind::Change(_) | TxnKind::Multi(_))
+            | (MemberRole::Looking { .. }, _) => {}
         }
         self.record(txn);
         self.notify(member, &triggered);
         let own = txn.xid.is_some_and(|xid| self.committed(member, txn.session, xid, &result));
-        if !own && matches!(txn.kind, Kind::CloseSession { .. }) {
+        if !own && matches!(txn.kind, TxnKind::CloseSession { .. }) {
             self.close_session(member, txn.session);
         }
     }
@@ -163,7 +166,7 @@ impl Ensemble {
                 }
             }
             Down::Ping => {
-                if let Role::Following { touched, .. } = &mut self.members[member].role {
+                if let MemberRole::Following { touched, .. } = &mut self.members[member].role {
                     let touched = mem::take(touched);
                     self.send_up(id, Up::Touched(touched));
                 }
@@ -219,7 +222,7 @@ impl Ensemble {
     }
 
     pub(super) fn end_session(&mut self, leader: usize, session: i64) {
-        let wish = Wish::CloseSession;
+        let wish = RoleWish::CloseSession;
         self.propose(leader, Submit { session, xid: None, wish, identities: Vec::new(), owner: LEADER });
     }
 
@@ -250,7 +253,7 @@ impl Ensemble {
             leading.containers_checked = self.now;
         }
         for path in paths {
-            let wish = Wish::DeleteContainer(path);
+            let wish = RoleWish::DeleteContainer(path);
             self.propose(leader, Submit { session: 0, xid: None, wish, identities: Vec::new(), owner: LEADER });
         }
     }

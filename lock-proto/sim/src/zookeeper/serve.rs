@@ -4,17 +4,17 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use super::acl::{Identity, READ, check};
-use super::connection::{Session, State, Waiting, What};
-use super::member::{Role, Submit, Up, Wish, pop_front_if};
+use super::acl::{DigestUser, READ, check};
+use super::connection::{LoginState, PeerSession, WaitingRequest, What};
+use super::member::{MemberRole, RoleWish, Submit, Up, pop_front_if};
 use super::session::LEADER;
 use super::tree::Applied;
 use super::watch::Triggered;
-use super::{Condition, Ensemble, EnsembleOutput, Release, Seen};
+use super::{Condition, Ensemble, EnsembleOutput, Seen, ServerRelease};
 use crate::rng::Rng;
 use lock_proto::zookeeper::codec::{
-    ConnectRequest, ConnectResponse, CreateMode, ErrorCode, KeeperState, MultiOp, MultiResult, Op, Reply, ReplyBody,
-    ReplyHeader, Request, WatcherEvent, XID_EVENT,
+    ConnectRequest, ConnectResponse, CreateMode, ErrorCode, KeeperState, MultiOp, MultiResult, Op, ReplyBody,
+    ReplyFrame, ReplyHeader, RequestFrame, WatcherEvent, XID_EVENT,
 };
 
 /// The number of the request that creates a session.
@@ -37,7 +37,7 @@ impl Ensemble {
     /// Handles the frames that have arrived, until one starts a session.
     fn read_frames(&mut self, conn: u64) {
         while let Some(connection) = self.connections.get_mut(&conn) {
-            if matches!(connection.state, State::Starting(_)) {
+            if matches!(connection.state, LoginState::Starting(_)) {
                 return;
             }
             match connection.next_frame(self.config.max_frame) {
@@ -51,16 +51,16 @@ impl Ensemble {
     fn handle_frame(&mut self, conn: u64, frame: &[u8]) {
         let Some(connection) = self.connections.get(&conn) else { return };
         match connection.state {
-            State::New => match ConnectRequest::decode(frame) {
+            LoginState::New => match ConnectRequest::decode(frame) {
                 Ok(request) => self.open_session(conn, &request),
                 Err(_) => self.close(conn),
             },
-            State::Open(session) => match Request::decode(frame) {
+            LoginState::Open(session) => match RequestFrame::decode(frame) {
                 Ok(request) => self.handle_request(conn, session, request),
                 // What locks do not use is not simulated.
                 Err(_) => self.close(conn),
             },
-            State::Starting(_) => {}
+            LoginState::Starting(_) => {}
         }
     }
 
@@ -77,13 +77,13 @@ impl Ensemble {
         if request.session_id == 0 {
             server.sessions += 1;
             let id = (member as i64 + 1) << 56 | i64::from(self.config.epoch) << 24 | i64::from(server.sessions);
-            connection.state = State::Starting(Session { id, timeout });
-            let waiting = Waiting { conn, xid: XID_CREATE_SESSION, what: What::CreateSession };
-            return self.submit(member, id, waiting, Wish::CreateSession { timeout }, Vec::new());
+            connection.state = LoginState::Starting(PeerSession { id, timeout });
+            let waiting = WaitingRequest { conn, xid: XID_CREATE_SESSION, what: What::CreateSession };
+            return self.submit(member, id, waiting, RoleWish::CreateSession { timeout }, Vec::new());
         }
         let id = request.session_id;
-        connection.state = State::Starting(Session { id, timeout });
-        let of_session = |connection: &super::Connection| {
+        connection.state = LoginState::Starting(PeerSession { id, timeout });
+        let of_session = |connection: &super::ZooKeeperPeer| {
             connection.member == member && connection.session().is_some_and(|session| session.id == id)
         };
         let older = self.connections.iter().filter(|(other, connection)| **other != conn && of_session(connection));
@@ -94,24 +94,24 @@ impl Ensemble {
             return self.session_started(conn, false);
         }
         match &mut self.members[member].role {
-            Role::Leading(leading) => {
+            MemberRole::Leading(leading) => {
                 let valid = leading.sessions.touch(self.now, id, timeout);
                 leading.sessions.set_owner(id, LEADER);
                 self.session_started(conn, valid);
             }
-            Role::Following { link, .. } => {
+            MemberRole::Following { link, .. } => {
                 let link = *link;
                 self.send_up(link, Up::Validate { conn, session: id, timeout });
             }
-            Role::Looking { .. } => {}
+            MemberRole::Looking { .. } => {}
         }
     }
 
     /// Answers the connect request.
     pub(super) fn session_started(&mut self, conn: u64, valid: bool) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
-        let State::Starting(session) = connection.state else { return };
-        connection.state = State::Open(session);
+        let LoginState::Starting(session) = connection.state else { return };
+        connection.state = LoginState::Open(session);
         let response = ConnectResponse {
             timeout_ms: if valid { session.timeout } else { 0 },
             session_id: if valid { session.id } else { 0 },
@@ -124,14 +124,14 @@ impl Ensemble {
         if valid { self.read_frames(conn) } else { self.close(conn) }
     }
 
-    fn handle_request(&mut self, conn: u64, session: Session, request: Request) {
+    fn handle_request(&mut self, conn: u64, session: PeerSession, request: RequestFrame) {
         self.note_seen(conn, || Seen::Request(request.clone()));
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         let (member, identities) = (connection.member, connection.identities.iter().cloned().collect());
-        let Request { xid, op } = request;
+        let RequestFrame { xid, op } = request;
         // Logins are not queued behind other requests.
         if let Op::Auth { scheme, auth } = &op {
-            let identity = Identity::digest(auth).filter(|_| **scheme == *"digest");
+            let identity = DigestUser::digest(auth).filter(|_| **scheme == *"digest");
             let code = if identity.is_some() { ErrorCode::OK } else { ErrorCode::AUTH_FAILED };
             connection.identities.extend(identity);
             self.reply_with(conn, ReplyHeader { xid, zxid: 0, code }, ReplyBody::Empty);
@@ -141,7 +141,7 @@ impl Ensemble {
             return;
         }
         self.touch(member, session);
-        let write = |what| Waiting { conn, xid, what };
+        let write = |what| WaitingRequest { conn, xid, what };
         if self.is_throttled(&op) {
             return self.answer_in_turn(member, session.id, write(What::Throttled));
         }
@@ -150,15 +150,15 @@ impl Ensemble {
                 self.reply(conn, xid, Err(ErrorCode::UNIMPLEMENTED));
                 self.close(conn);
             }
-            Op::Write(op) => self.submit(member, session.id, write(What::Write), Wish::Write(op), identities),
-            Op::Multi(ops) => self.submit(member, session.id, write(What::Write), Wish::Multi(ops), identities),
+            Op::Write(op) => self.submit(member, session.id, write(What::Write), RoleWish::Write(op), identities),
+            Op::Multi(ops) => self.submit(member, session.id, write(What::Write), RoleWish::Multi(ops), identities),
             Op::CloseSession => {
-                self.submit(member, session.id, write(What::CloseSession), Wish::CloseSession, identities);
+                self.submit(member, session.id, write(What::CloseSession), RoleWish::CloseSession, identities);
             }
             // The leader answers it at once.
             Op::Sync { path } if self.members[member].leading().is_none() => {
                 self.await_commit(member, session.id, write(What::Sync { path }));
-                if let Role::Following { link, .. } = self.members[member].role {
+                if let MemberRole::Following { link, .. } = self.members[member].role {
                     self.send_up(link, Up::Sync { session: session.id, xid });
                 }
             }
@@ -180,26 +180,26 @@ impl Ensemble {
     }
 
     /// Answers a request that needs no commit, once all earlier ones of its session are answered.
-    fn answer_in_turn(&mut self, member: usize, session: i64, waiting: Waiting) {
+    fn answer_in_turn(&mut self, member: usize, session: i64, waiting: WaitingRequest) {
         match self.members[member].waiting.get_mut(&session) {
             Some(queue) => queue.push_back(waiting),
             None => self.answer(waiting.conn, waiting.xid, waiting.what, &Applied::Done),
         }
     }
 
-    fn touch(&mut self, member: usize, session: Session) {
+    fn touch(&mut self, member: usize, session: PeerSession) {
         match &mut self.members[member].role {
-            Role::Leading(leading) => {
+            MemberRole::Leading(leading) => {
                 leading.sessions.touch(self.now, session.id, session.timeout);
             }
-            Role::Following { .. } => self.heard(member, session.id, session.timeout),
-            Role::Looking { .. } => {}
+            MemberRole::Following { .. } => self.heard(member, session.id, session.timeout),
+            MemberRole::Looking { .. } => {}
         }
     }
 
     /// A follower has heard of a session, and tells its leader when that asks next.
     pub(super) fn heard(&mut self, member: usize, session: i64, timeout: i32) {
-        let Role::Following { link, touched } = &mut self.members[member].role else { return };
+        let MemberRole::Following { link, touched } = &mut self.members[member].role else { return };
         if touched.is_empty()
             && let Some(link) = self.links.get_mut(link)
         {
@@ -209,19 +209,26 @@ impl Ensemble {
     }
 
     /// Gives a request to the leader.
-    fn submit(&mut self, member: usize, session: i64, waiting: Waiting, wish: Wish, identities: Vec<Identity>) {
+    fn submit(
+        &mut self,
+        member: usize,
+        session: i64,
+        waiting: WaitingRequest,
+        wish: RoleWish,
+        identities: Vec<DigestUser>,
+    ) {
         let xid = Some(waiting.xid);
         self.await_commit(member, session, waiting);
         match self.members[member].role {
-            Role::Leading(_) => self.propose(member, Submit { session, xid, wish, identities, owner: LEADER }),
-            Role::Following { link, .. } => {
+            MemberRole::Leading(_) => self.propose(member, Submit { session, xid, wish, identities, owner: LEADER }),
+            MemberRole::Following { link, .. } => {
                 self.send_up(link, Up::Request(Submit { session, xid, wish, identities, owner: link }));
             }
-            Role::Looking { .. } => {}
+            MemberRole::Looking { .. } => {}
         }
     }
 
-    fn await_commit(&mut self, member: usize, session: i64, waiting: Waiting) {
+    fn await_commit(&mut self, member: usize, session: i64, waiting: WaitingRequest) {
         let server = &mut self.members[member];
         server.writes.push_back((session, waiting.xid));
         server.waiting.entry(session).or_default().push_back(waiting);
@@ -240,7 +247,7 @@ impl Ensemble {
         }
         server.writes.pop_front();
         let Some(queue) = server.waiting.get_mut(&session) else { return true };
-        if let Some(Waiting { conn, xid, what }) = queue.pop_front() {
+        if let Some(WaitingRequest { conn, xid, what }) = queue.pop_front() {
             self.answer(conn, xid, what, result);
         }
         self.drain(member, session);
@@ -277,8 +284,8 @@ impl Ensemble {
     /// Answers the requests of a session up to the next one that needs a commit.
     fn drain(&mut self, member: usize, session: i64) {
         while let Some(queue) = self.members[member].waiting.get_mut(&session) {
-            let needs_none = |next: &Waiting| matches!(next.what, What::Read(_) | What::Throttled);
-            let Some(Waiting { conn, xid, what }) = pop_front_if(queue, needs_none) else { break };
+            let needs_none = |next: &WaitingRequest| matches!(next.what, What::Read(_) | What::Throttled);
+            let Some(WaitingRequest { conn, xid, what }) = pop_front_if(queue, needs_none) else { break };
             self.answer(conn, xid, what, &Applied::Done);
         }
         self.members[member].waiting.retain(|_, queue| !queue.is_empty());
@@ -288,7 +295,7 @@ impl Ensemble {
     fn read(&mut self, conn: u64, xid: i32, op: &Op) {
         let Some(connection) = self.connections.get(&conn) else { return };
         let (member, session) = (connection.member, connection.session());
-        let (now_leading, identities): (bool, Vec<Identity>) =
+        let (now_leading, identities): (bool, Vec<DigestUser>) =
             (self.members[member].leading().is_some(), connection.identities.iter().cloned().collect());
         // Only the leader knows whether the session has ended or moved.
         if let (true, Some(session)) = (now_leading, session)
@@ -305,7 +312,7 @@ impl Ensemble {
         &mut self,
         conn: u64,
         member: usize,
-        identities: &[Identity],
+        identities: &[DigestUser],
         op: &Op,
     ) -> Result<ReplyBody, ErrorCode> {
         let server = &mut self.members[member];
@@ -313,7 +320,7 @@ impl Ensemble {
             Op::Exists { path, watch } => {
                 let node = server.tree.get(path);
                 if let Some(node) = node
-                    && self.config.release >= Release::V3_9
+                    && self.config.release >= ServerRelease::V3_9
                 {
                     check(&node.acl, READ, identities)?;
                 }
@@ -358,13 +365,13 @@ impl Ensemble {
 
     /// Notifies the clients of a member of what a transaction has changed.
     pub(super) fn notify(&mut self, member: usize, triggered: &Triggered) {
-        let zxid = if self.config.release >= Release::V3_9 { self.members[member].tree.zxid } else { -1 };
+        let zxid = if self.config.release >= ServerRelease::V3_9 { self.members[member].tree.zxid } else { -1 };
         for (trigger, path, acl) in triggered.iter() {
             let (kind, conns) = self.members[member].watches.trigger(trigger, path);
             for conn in conns {
                 // A client that may not read the node gets no event (CVE-2024-23944).
                 let Some(connection) = self.connections.get(&conn) else { continue };
-                let identities: Vec<Identity> = connection.identities.iter().cloned().collect();
+                let identities: Vec<DigestUser> = connection.identities.iter().cloned().collect();
                 if check(acl, READ, &identities).is_err() {
                     continue;
                 }
@@ -388,7 +395,7 @@ impl Ensemble {
     fn reply_with(&mut self, conn: u64, header: ReplyHeader, body: ReplyBody) {
         if self.connections.contains_key(&conn) {
             let mut bytes = Vec::new();
-            Reply { header, body }.encode(&mut bytes);
+            ReplyFrame { header, body }.encode(&mut bytes);
             self.outputs.push_back(EnsembleOutput::Send { conn, bytes });
         }
     }
@@ -403,7 +410,7 @@ impl Ensemble {
 
     /// Closes the connection of a session that has ended.
     pub(super) fn close_session(&mut self, member: usize, session: i64) {
-        let of_session = |connection: &super::Connection| {
+        let of_session = |connection: &super::ZooKeeperPeer| {
             connection.member == member && connection.session().is_some_and(|found| found.id == session)
         };
         let conns = self.connections.iter().filter(|(_, connection)| of_session(connection));
@@ -413,10 +420,10 @@ impl Ensemble {
     }
 }
 
-fn multi_result(result: &Applied, release: Release) -> MultiResult {
+fn multi_result(result: &Applied, release: ServerRelease) -> MultiResult {
     match result {
         Applied::Created { path, stat, container } => {
-            let with_stat = *container || release >= Release::V3_9;
+            let with_stat = *container || release >= ServerRelease::V3_9;
             MultiResult::Created { path: path.as_str().into(), stat: Some(*stat).filter(|_| with_stat) }
         }
         Applied::Deleted => MultiResult::Deleted,

@@ -10,26 +10,26 @@ use lock_proto::zookeeper::codec::ErrorCode;
 
 /// The connection of a server to the leader over which a session was last opened. A session moves
 /// with its client; requests by another way are refused.
-pub(super) type Owner = u64;
+pub(super) type SessionOwner = u64;
 
 /// The leader's own clients.
-pub(super) const LEADER: Owner = 0;
+pub(super) const LEADER: SessionOwner = 0;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Session {
     expires: Instant,
-    owner: Option<Owner>,
+    owner: Option<SessionOwner>,
     /// Its end is proposed.
     closing: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Sessions {
+pub(super) struct LeaderSessions {
     tick: u64,
     tracked: BTreeMap<i64, Session>,
 }
 
-impl Sessions {
+impl LeaderSessions {
     /// Tracks the sessions of a new leader's tree: each gets its whole timeout.
     pub(super) fn new(now: Instant, tick: Duration, timeouts: &BTreeMap<i64, i32>) -> Self {
         let mut sessions = Self { tick: nanos(tick).max(1), tracked: BTreeMap::new() };
@@ -60,13 +60,13 @@ impl Sessions {
         true
     }
 
-    pub(super) fn set_owner(&mut self, session: i64, owner: Owner) {
+    pub(super) fn set_owner(&mut self, session: i64, owner: SessionOwner) {
         if let Some(tracked) = self.tracked.get_mut(&session).filter(|tracked| !tracked.closing) {
             tracked.owner = Some(owner);
         }
     }
 
-    pub(super) fn check(&mut self, session: i64, owner: Owner) -> Result<(), ErrorCode> {
+    pub(super) fn check(&mut self, session: i64, owner: SessionOwner) -> Result<(), ErrorCode> {
         let tracked = self.tracked.get_mut(&session).filter(|tracked| !tracked.closing);
         let tracked = tracked.ok_or(ErrorCode::SESSION_EXPIRED)?;
         if *tracked.owner.get_or_insert(owner) == owner { Ok(()) } else { Err(ErrorCode::SESSION_MOVED) }

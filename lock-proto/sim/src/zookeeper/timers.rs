@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use super::Ensemble;
-use super::connection::State;
-use super::member::{Down, Link, Role, pop_front_if};
+use super::connection::LoginState;
+use super::member::{Down, FollowerLink, MemberRole, pop_front_if};
 use lock_proto::Instant;
 use lock_proto::time::nanos;
 
@@ -50,7 +50,7 @@ impl Ensemble {
         links.chain(members).chain(silent).chain(self.election_due()).min()
     }
 
-    fn link_due(&self, link: &Link) -> impl Iterator<Item = Instant> {
+    fn link_due(&self, link: &FollowerLink) -> impl Iterator<Item = Instant> {
         let reachable = self.is_reachable(link.leader, link.follower);
         let (leader, follower) = (&self.members[link.leader], &self.members[link.follower]);
         let down = link.to_follower.front().filter(|_| reachable && follower.runs()).map(|(due, _)| *due);
@@ -60,16 +60,16 @@ impl Ensemble {
             link.follower_deaf.filter(|_| link.follower_open && follower.runs()).map(|since| self.gives_up(since));
         // The leader asks twice a tick which sessions were heard.
         let asks = match &follower.role {
-            Role::Following { touched, .. } if !touched.is_empty() && link.leader_open && leader.runs() => {
+            MemberRole::Following { touched, .. } if !touched.is_empty() && link.leader_open && leader.runs() => {
                 Some(self.asks_at(link))
             }
-            Role::Following { .. } | Role::Looking { .. } | Role::Leading(_) => None,
+            MemberRole::Following { .. } | MemberRole::Looking { .. } | MemberRole::Leading(_) => None,
         };
         [down, up, lost, left, asks].into_iter().flatten()
     }
 
     /// Returns when a leader that runs asks which sessions were heard.
-    fn asks_at(&self, link: &Link) -> Instant {
+    fn asks_at(&self, link: &FollowerLink) -> Instant {
         self.tick_after(link.asks_after, self.config.tick / 2).max(self.members[link.leader].awake)
     }
 
@@ -91,8 +91,8 @@ impl Ensemble {
     fn silence_ends(&self, conn: u64) -> Option<Instant> {
         let connection = self.connections.get(&conn).filter(|found| self.members[found.member].runs())?;
         let timeout = match connection.state {
-            State::New => SESSIONLESS,
-            State::Starting(session) | State::Open(session) => {
+            LoginState::New => SESSIONLESS,
+            LoginState::Starting(session) | LoginState::Open(session) => {
                 Duration::from_millis(session.timeout.unsigned_abs().into())
             }
         };
@@ -157,8 +157,8 @@ impl Ensemble {
     fn ask(&mut self, id: u64) {
         let Some(link) = self.links.get(&id) else { return };
         let touched = match &self.members[link.follower].role {
-            Role::Following { touched, .. } => !touched.is_empty(),
-            Role::Looking { .. } | Role::Leading(_) => false,
+            MemberRole::Following { touched, .. } => !touched.is_empty(),
+            MemberRole::Looking { .. } | MemberRole::Leading(_) => false,
         };
         let due = self.asks_at(link) <= self.now;
         if touched && due && link.leader_open && self.members[link.leader].runs() {

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::txn::{Change, Kind, Txn};
+use super::txn::{TreeChange, TxnKind, ZooKeeperTxn};
 use super::watch::{Trigger, Triggered};
 use lock_proto::zookeeper::codec::{Acl, ErrorCode, Stat};
 
@@ -13,7 +13,7 @@ use lock_proto::zookeeper::codec::{Acl, ErrorCode, Stat};
 pub(super) const CONTAINER: i64 = i64::MIN;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Node {
+pub(super) struct TreeNode {
     pub(super) data: Arc<[u8]>,
     pub(super) acl: Arc<[Acl]>,
     pub(super) czxid: i64,
@@ -32,7 +32,7 @@ pub(super) struct Node {
     pub(super) emptied: Option<i64>,
 }
 
-impl Node {
+impl TreeNode {
     pub(super) fn stat(&self) -> Stat {
         let count = i32::try_from(self.children.len()).unwrap_or(i32::MAX);
         Stat {
@@ -69,7 +69,7 @@ pub(super) enum Applied {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tree {
-    nodes: BTreeMap<Arc<str>, Node>,
+    nodes: BTreeMap<Arc<str>, TreeNode>,
     /// Timeouts of the sessions, in ms.
     pub(super) sessions: BTreeMap<i64, i32>,
     /// The last transaction.
@@ -88,7 +88,7 @@ fn key(path: &str) -> &str {
 
 impl Tree {
     pub(super) fn new(zxid: i64) -> Self {
-        let root = Node {
+        let root = TreeNode {
             data: Arc::from([]),
             acl: Acl::open().into(),
             czxid: 0,
@@ -106,16 +106,16 @@ impl Tree {
         Self { nodes: BTreeMap::from([("".into(), root)]), sessions: BTreeMap::new(), zxid }
     }
 
-    pub(super) fn get(&self, path: &str) -> Option<&Node> {
+    pub(super) fn get(&self, path: &str) -> Option<&TreeNode> {
         self.nodes.get(key(path))
     }
 
-    pub(super) fn get_mut(&mut self, path: &str) -> Option<&mut Node> {
+    pub(super) fn get_mut(&mut self, path: &str) -> Option<&mut TreeNode> {
         self.nodes.get_mut(key(path))
     }
 
     /// Returns all nodes but the root.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &TreeNode)> {
         self.nodes.iter().filter(|(path, _)| !path.is_empty()).map(|(path, node)| (&**path, node))
     }
 
@@ -125,18 +125,18 @@ impl Tree {
     }
 
     /// Applies a committed transaction. Returns the result for its client.
-    pub(super) fn apply(&mut self, txn: &Txn, out: &mut Triggered) -> Applied {
+    pub(super) fn apply(&mut self, txn: &ZooKeeperTxn, out: &mut Triggered) -> Applied {
         self.zxid = txn.zxid;
         match &txn.kind {
-            Kind::Change(change) => self.change(change, txn, out),
-            Kind::Multi(changes) => {
+            TxnKind::Change(change) => self.change(change, txn, out),
+            TxnKind::Multi(changes) => {
                 Applied::Multi(changes.iter().map(|change| self.change(change, txn, out)).collect())
             }
-            Kind::CreateSession { timeout } => {
+            TxnKind::CreateSession { timeout } => {
                 self.sessions.insert(txn.session, *timeout);
                 Applied::Done
             }
-            Kind::CloseSession { paths } => {
+            TxnKind::CloseSession { paths } => {
                 self.sessions.remove(&txn.session);
                 for path in paths {
                     self.delete(path, txn, out);
@@ -146,10 +146,10 @@ impl Tree {
         }
     }
 
-    fn change(&mut self, change: &Change, txn: &Txn, out: &mut Triggered) -> Applied {
+    fn change(&mut self, change: &TreeChange, txn: &ZooKeeperTxn, out: &mut Triggered) -> Applied {
         match change {
-            Change::Create { path, data, acl, owner, parent_cversion } => {
-                let node = Node {
+            TreeChange::Create { path, data, acl, owner, parent_cversion } => {
+                let node = TreeNode {
                     data: data.clone(),
                     acl: acl.clone(),
                     czxid: txn.zxid,
@@ -168,23 +168,23 @@ impl Tree {
                 self.create(path, node, *parent_cversion, out);
                 Applied::Created { path: path.as_ref().into(), stat, container: *owner == CONTAINER }
             }
-            Change::Delete { path } => {
+            TreeChange::Delete { path } => {
                 self.delete(path, txn, out);
                 Applied::Deleted
             }
-            Change::Set { path, data, version } => {
+            TreeChange::Set { path, data, version } => {
                 let Some(node) = self.nodes.get_mut(path) else { return Applied::Failed(ErrorCode::NO_NODE) };
                 node.data = data.clone();
                 (node.mtime, node.mzxid, node.version) = (txn.time, txn.zxid, *version);
                 out.push(Trigger::Changed, path, &node.acl);
                 Applied::Set(node.stat())
             }
-            Change::Check => Applied::Done,
-            Change::Error(code) => Applied::Failed(*code),
+            TreeChange::Check => Applied::Done,
+            TreeChange::Error(code) => Applied::Failed(*code),
         }
     }
 
-    fn create(&mut self, path: &Arc<str>, node: Node, parent_cversion: i32, out: &mut Triggered) {
+    fn create(&mut self, path: &Arc<str>, node: TreeNode, parent_cversion: i32, out: &mut Triggered) {
         let Some((parent_path, name)) = split(path) else { return };
         let Some(parent) = self.nodes.get_mut(parent_path) else { return };
         // After the greatest number the counter stays there, unless another creation is under way:
@@ -198,7 +198,7 @@ impl Tree {
         self.nodes.insert(path.clone(), node);
     }
 
-    fn delete(&mut self, path: &Arc<str>, txn: &Txn, out: &mut Triggered) {
+    fn delete(&mut self, path: &Arc<str>, txn: &ZooKeeperTxn, out: &mut Triggered) {
         let Some((parent_path, name)) = split(path) else { return };
         let Some(node) = self.nodes.remove(path) else { return };
         out.push(Trigger::Deleted, path, &node.acl);

@@ -7,7 +7,7 @@ use lock_proto::zookeeper::codec::{Acl, ErrorCode};
 
 /// A transaction. Failed requests are transactions too: they take a zxid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Txn {
+pub(super) struct ZooKeeperTxn {
     pub(super) zxid: i64,
     /// ms since the start of the ensemble.
     pub(super) time: i64,
@@ -15,14 +15,14 @@ pub(super) struct Txn {
     pub(super) session: i64,
     /// The number of the request in its session; `None` if no client requested it.
     pub(super) xid: Option<i32>,
-    pub(super) kind: Kind,
+    pub(super) kind: TxnKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
-    Change(Change),
+pub(super) enum TxnKind {
+    Change(TreeChange),
     /// All changes, or only errors.
-    Multi(Vec<Change>),
+    Multi(Vec<TreeChange>),
     CreateSession {
         /// In ms.
         timeout: i32,
@@ -34,7 +34,7 @@ pub(super) enum Kind {
 
 /// A change that the leader has validated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Change {
+pub(super) enum TreeChange {
     Create { path: Arc<str>, data: Arc<[u8]>, acl: Arc<[Acl]>, owner: i64, parent_cversion: i32 },
     Delete { path: Arc<str> },
     Set { path: Arc<str>, data: Arc<[u8]>, version: i32 },

@@ -34,7 +34,7 @@ impl Triggered {
 type Table = BTreeMap<Arc<str>, BTreeSet<u64>>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Watches {
+pub(super) struct NodeWatches {
     /// Of `getData` and `exists`.
     data: Table,
     children: Table,
@@ -49,7 +49,7 @@ fn remove(table: &mut Table, path: &str, conn: u64) -> bool {
     removed
 }
 
-impl Watches {
+impl NodeWatches {
     pub(super) fn watch_data(&mut self, path: &str, conn: u64) {
         self.data.entry(path.into()).or_default().insert(conn);
     }

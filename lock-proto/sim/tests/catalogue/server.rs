@@ -3,7 +3,7 @@
 use lock_proto::redis::{Protocol, Wake};
 use lock_proto::{Acquire, Answer, Expiry, Failure, Loss, Release, Secret, Wait};
 use lock_sim::World;
-use lock_sim::redis::{Condition, Slots, User};
+use lock_sim::redis::{Condition, ServedSlots, User};
 
 use super::*;
 
@@ -117,11 +117,11 @@ fn catalogue_o1_error_reports_every_node() {
 fn cluster_is_refused_before_any_key_is_written() {
     // P2
     for (nodes, protocol, slots) in [
-        (1, Protocol::Resp3, Slots::All),
-        (1, Protocol::Resp3, Slots::None),
-        (3, Protocol::Resp2, Slots::All),
-        (3, Protocol::Resp3, Slots::None),
-        (1, Protocol::Resp2, Slots::All),
+        (1, Protocol::Resp3, ServedSlots::All),
+        (1, Protocol::Resp3, ServedSlots::None),
+        (3, Protocol::Resp2, ServedSlots::All),
+        (3, Protocol::Resp3, ServedSlots::None),
+        (1, Protocol::Resp2, ServedSlots::All),
     ] {
         // A single node rejects the take with its two keys; its mode was not requested.
         let checks_server = nodes > 1 || protocol == Protocol::Resp3;

@@ -15,9 +15,9 @@ use frames::{Frame, Names};
 use generate::{Generator, ROOT, Step};
 use lock_proto::Instant;
 use lock_proto::zookeeper::codec::{
-    Acl, ConnectRequest, ConnectResponse, CreateMode, MultiOp, Op, OpCode, ReplyBody, Request, XID_PING,
+    Acl, ConnectRequest, ConnectResponse, CreateMode, MultiOp, Op, OpCode, ReplyBody, RequestFrame, XID_PING,
 };
-use lock_sim::zookeeper::{Ensemble, EnsembleConfig, EnsembleOutput, Release};
+use lock_sim::zookeeper::{Ensemble, EnsembleConfig, EnsembleOutput, ServerRelease};
 use lock_testkit::ZooKeeper;
 use real::Connection;
 
@@ -56,7 +56,7 @@ impl Pair {
         let server = server.line("maxSessionTimeout", TIMEOUT_MS.to_string()).start();
         let version = server.ask("srvr").unwrap();
         let is_old = ["3.5.", "3.6.", "3.7.", "3.8."].iter().any(|old| version.contains(&format!("version: {old}")));
-        let release = if is_old { Release::V3_8 } else { Release::V3_9 };
+        let release = if is_old { ServerRelease::V3_8 } else { ServerRelease::V3_9 };
         let now = Instant::from_millis(1);
         let config = EnsembleConfig::new(1, seed).tick(TICK).container_interval(None).release(release);
         let mut pair = Self {
@@ -183,7 +183,7 @@ impl Pair {
         let xid = op.fixed_xid().unwrap_or(one.xid);
         one.sent = BTreeMap::from([(xid, op.code())]);
         let mut bytes = Vec::new();
-        Request { xid, op }.encode(&mut bytes);
+        RequestFrame { xid, op }.encode(&mut bytes);
         one.real.send(&bytes);
         let conn = one.model;
         self.feed(conn, &bytes);
@@ -198,7 +198,7 @@ impl Pair {
             }
         }
         let mut ping = Vec::new();
-        Request { xid: XID_PING, op: Op::Ping }.encode(&mut ping);
+        RequestFrame { xid: XID_PING, op: Op::Ping }.encode(&mut ping);
         for other in 0..CLIENTS {
             if other == client && closed {
                 continue;

@@ -17,7 +17,7 @@ use std::time::{Instant as Clock, SystemTime, UNIX_EPOCH};
 
 use generate::{Generator, Step};
 use lock_proto::Instant;
-use lock_sim::redis::{Calls, Condition, Node, NodeConfig, Reply as SimReply, User};
+use lock_sim::redis::{Condition, Node, NodeConfig, RespReply as SimReply, ScriptCalls, User};
 use reply::{Match, Reply, parse};
 use server::{RealConnection, RealServer, encode};
 
@@ -259,7 +259,7 @@ fn own_scripts_get_same_replies() {
     const SOURCE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('rpush', KEYS[2], 'freed') \
                           return {redis.call('del', KEYS[1]), 'freed'} end \
                           return redis.pcall('incr', KEYS[1])";
-    fn run(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<SimReply, SimReply> {
+    fn run(redis: &mut ScriptCalls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<SimReply, SimReply> {
         if redis.call(&[b"GET", keys[0]])?.bytes() == args.first().copied() {
             redis.call(&[b"RPUSH", keys[1], b"freed"])?;
             let deleted = redis.call(&[b"DEL", keys[0]])?;

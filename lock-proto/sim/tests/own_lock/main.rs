@@ -10,7 +10,7 @@ use lock_proto::redis::Client;
 use lock_proto::{Acquire, Event, Instant, Loss, Release, Wait};
 use lock_sim::own::search::SmallWorld;
 use lock_sim::own::{Call, Context, Lost, OwnClient, OwnLock, find};
-use lock_sim::redis::{Calls, Condition, Reply, ScriptFn};
+use lock_sim::redis::{Condition, RespReply, ScriptCalls, ScriptFn};
 use lock_sim::scenario::{Backend, Bounds, Origin};
 use lock_sim::{Keep, Plan, RedisClient, Rule, Scenario, World, scenarios};
 
@@ -43,9 +43,9 @@ impl OwnLock for Naive {
         cx.send(0, FREE, &["DEL", cx.name()]);
     }
 
-    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RespReply, Lost>) {
         match (call.tag, reply) {
-            (TAKE, Ok(Reply::Ok)) => cx.grant(until(cx, call), None),
+            (TAKE, Ok(RespReply::Ok)) => cx.grant(until(cx, call), None),
             (TAKE, _) => cx.retry(RETRY),
             _ => cx.released(Release::Released),
         }
@@ -65,7 +65,7 @@ impl OwnLock for Quorum {
         cx.released(Release::Released);
     }
 
-    fn handle_reply(&mut self, _: &mut Context<'_>, _: Call, _: Result<Reply, Lost>) {}
+    fn handle_reply(&mut self, _: &mut Context<'_>, _: Call, _: Result<RespReply, Lost>) {}
 }
 
 const COMPARE_AND_DELETE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end
@@ -73,14 +73,14 @@ const COMPARE_AND_DELETE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then 
 const COMPARE_AND_EXPIRE: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
                                   return redis.call('pexpire', KEYS[1], ARGV[2])";
 
-fn compare_and_delete(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply, Reply> {
+fn compare_and_delete(redis: &mut ScriptCalls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<RespReply, RespReply> {
     let mine = redis.call(&[b"GET", keys[0]])?.bytes() == Some(args[0]);
-    if mine { redis.call(&[b"DEL", keys[0]]) } else { Ok(Reply::Int(0)) }
+    if mine { redis.call(&[b"DEL", keys[0]]) } else { Ok(RespReply::Int(0)) }
 }
 
-fn compare_and_expire(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply, Reply> {
+fn compare_and_expire(redis: &mut ScriptCalls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<RespReply, RespReply> {
     let mine = redis.call(&[b"GET", keys[0]])?.bytes() == Some(args[0]);
-    if mine { redis.call(&[b"PEXPIRE", keys[0], args[1]]) } else { Ok(Reply::Int(0)) }
+    if mine { redis.call(&[b"PEXPIRE", keys[0], args[1]]) } else { Ok(RespReply::Int(0)) }
 }
 
 /// Two commands in a transaction: the lock, and a fencing token. Renewed, and released by a script.
@@ -111,9 +111,9 @@ impl OwnLock for Careful {
         cx.send(0, FREE, &["EVAL", COMPARE_AND_DELETE, "1", cx.name(), cx.token()]);
     }
 
-    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RespReply, Lost>) {
         match (call.tag, reply) {
-            (TAKE, Ok(Reply::Ok)) => {
+            (TAKE, Ok(RespReply::Ok)) => {
                 self.granted = Some(call);
                 // The lock may have ended before the counter is read.
                 cx.send(0, FENCE, &["MULTI"]);
@@ -121,8 +121,8 @@ impl OwnLock for Careful {
                 cx.send(0, FENCE, &["INCR", "fences"]);
                 cx.send(0, FENCE, &["EXEC"]);
             }
-            (FENCE, Ok(Reply::Array(found))) => match (found.as_slice(), self.granted) {
-                ([Reply::Bulk(token), Reply::Int(fence)], Some(call)) if token == cx.token().as_bytes() => {
+            (FENCE, Ok(RespReply::Array(found))) => match (found.as_slice(), self.granted) {
+                ([RespReply::Bulk(token), RespReply::Int(fence)], Some(call)) if token == cx.token().as_bytes() => {
                     cx.grant(until(cx, call), Some(*fence as u64));
                     self.renew_later(cx);
                 }
@@ -130,16 +130,16 @@ impl OwnLock for Careful {
             },
             (FENCE, Ok(reply)) if !reply.is_error() => {}
             (TAKE | FENCE, _) => cx.retry(RETRY),
-            (RENEW, Ok(Reply::Int(1))) => {
+            (RENEW, Ok(RespReply::Int(1))) => {
                 if cx.is_held() {
                     cx.grant(until(cx, call), None);
                 }
                 self.renew_later(cx);
             }
-            (RENEW, Ok(Reply::Int(_))) if self.endless => self.renew_later(cx),
-            (RENEW, Ok(Reply::Int(_))) => cx.lost(Loss::Gone),
+            (RENEW, Ok(RespReply::Int(_))) if self.endless => self.renew_later(cx),
+            (RENEW, Ok(RespReply::Int(_))) => cx.lost(Loss::Gone),
             (RENEW, _) => self.renew_later(cx),
-            (_, Ok(Reply::Int(1))) => cx.released(Release::Released),
+            (_, Ok(RespReply::Int(1))) => cx.released(Release::Released),
             (_, Ok(reply)) if !reply.is_error() => cx.released(Release::Expired),
             _ => cx.after(RETRY, FREE),
         }
@@ -191,9 +191,9 @@ impl OwnLock for Listening {
         cx.send_alone(0, WATCHED, &["GET", cx.name()]);
     }
 
-    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RespReply, Lost>) {
         match (call.tag, reply) {
-            (TAKE, Ok(Reply::Ok)) => cx.grant(until(cx, call), None),
+            (TAKE, Ok(RespReply::Ok)) => cx.grant(until(cx, call), None),
             // The holder may die silently.
             (TAKE, _) => cx.retry(cx.ttl() / 8),
             (CHANNEL, Err(Lost)) => self.subscribed = false,
@@ -203,15 +203,15 @@ impl OwnLock for Listening {
                 cx.send_alone(0, RENEW, &["PUBLISH", cx.name(), "free"]);
                 cx.send_alone(0, FENCE, &["EXEC"]);
             }
-            (WATCHED | FENCE, Err(Lost) | Ok(Reply::Error(_))) => cx.released(Release::Unknown),
+            (WATCHED | FENCE, Err(Lost) | Ok(RespReply::Error(_))) => cx.released(Release::Unknown),
             (WATCHED, Ok(_)) => cx.released(Release::Expired),
-            (FENCE, Ok(Reply::Array(_))) => cx.released(Release::Released),
+            (FENCE, Ok(RespReply::Array(_))) => cx.released(Release::Released),
             (FENCE, Ok(_)) => cx.released(Release::Expired),
             _ => {}
         }
     }
 
-    fn handle_message(&mut self, cx: &mut Context<'_>, _: usize, message: Reply) {
+    fn handle_message(&mut self, cx: &mut Context<'_>, _: usize, message: RespReply) {
         assert_eq!(message.items().len(), 3, "{message:?}");
         if cx.is_waiting() {
             self.acquire(cx);
@@ -343,14 +343,16 @@ impl OwnLock for Wrong {
         cx.send(0, FREE, &["EVAL", COMPARE_AND_DELETE, "1", &self.own_key(cx), &value]);
     }
 
-    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RespReply, Lost>) {
         match (call.tag, reply) {
-            (TAKE, Ok(Reply::Ok)) => cx.grant(Some(until(cx, call)).filter(|_| !matches!(self, Self::Endless)), None),
+            (TAKE, Ok(RespReply::Ok)) => {
+                cx.grant(Some(until(cx, call)).filter(|_| !matches!(self, Self::Endless)), None)
+            }
             (TAKE, _) => cx.retry(RETRY),
             (RENEW, _) => cx.grant(until(cx, call), None),
             _ if matches!(self, Self::NeverReleased) => {}
-            (_, Ok(Reply::Int(1))) => cx.released(Release::Released),
-            (_, Ok(Reply::Int(_))) => cx.released(Release::Expired),
+            (_, Ok(RespReply::Int(1))) => cx.released(Release::Released),
+            (_, Ok(RespReply::Int(_))) => cx.released(Release::Expired),
             _ => cx.released(Release::Unknown),
         }
     }
@@ -506,16 +508,16 @@ impl OwnLock for Compared {
         cx.send(0, FREE, &["EVAL", COMPARE_AND_DELETE, "1", cx.name(), cx.token()]);
     }
 
-    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RespReply, Lost>) {
         match (call.tag, reply) {
-            (TAKE, Ok(Reply::Ok)) => cx.grant(until(cx, call), None),
+            (TAKE, Ok(RespReply::Ok)) => cx.grant(until(cx, call), None),
             (TAKE, _) => cx.retry(cx.ttl() / 2),
-            (RENEW, Ok(Reply::Int(1))) => {
+            (RENEW, Ok(RespReply::Int(1))) => {
                 cx.grant(until(cx, call), None);
                 cx.extended();
             }
             (RENEW, _) => cx.extend_failed(),
-            (_, Ok(Reply::Int(1))) => cx.released(Release::Released),
+            (_, Ok(RespReply::Int(1))) => cx.released(Release::Released),
             _ => cx.released(Release::Expired),
         }
     }

@@ -5,7 +5,9 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use lock_proto::etcd::{Config, Endpoint, Found, Locks, LocksOutput, Reply, Request, Seen, WatchId, WatchOutput};
+use lock_proto::etcd::{
+    Config, Endpoint, Found, Locks, LocksOutput, Reply, Request, SeenRevisions, WatchId, WatchOutput,
+};
 use lock_proto::{Acquire, CallId, Cause, ClientId, Event, Fault, Instant, LockId};
 
 use crate::etcd::Change;
@@ -59,7 +61,7 @@ pub(crate) struct Client {
     pub(crate) crashed: bool,
     /// Flawed variant: the client never rechecks its own key, and uses the last state it saw.
     pub(crate) credulous: bool,
-    own: Option<(Bytes, Seen)>,
+    own: Option<(Bytes, SeenRevisions)>,
     /// Fencing tokens of grants that are not yet checked.
     pub(crate) fences: Vec<u64>,
     pub(crate) broken: Option<String>,

@@ -3,8 +3,8 @@
 
 use core::time::Duration;
 
-use lock_sim::scenario::{Action, Step, Store};
-use lock_sim::trace::What;
+use lock_sim::scenario::{Action, Step, StoreSetup};
+use lock_sim::trace::TraceEvent;
 use lock_sim::{Keep, Outcome, Plan, Rule, Scenario};
 
 /// Maximum number of seeds until a counterexample is found.
@@ -26,7 +26,7 @@ fn search(name: &str, rule: Rule, change: impl Fn(&mut Plan)) -> (Plan, Outcome)
 }
 
 fn fencing(plan: &mut Plan, on: bool) {
-    let Store::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
+    let StoreSetup::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
     store.fencing = on;
     plan.excused = if on { Vec::new() } else { vec![Rule::StaleWrite] };
 }
@@ -34,7 +34,7 @@ fn fencing(plan: &mut Plan, on: bool) {
 fn refused(plan: &Plan) -> usize {
     let (outcome, trace) = plan.run_traced();
     assert!(outcome.violations.is_empty(), "{plan}\n{outcome}");
-    let refused = |what: &What| matches!(what, What::Write { accepted: false, .. });
+    let refused = |what: &TraceEvent| matches!(what, TraceEvent::Write { accepted: false, .. });
     trace.entries.iter().filter(|entry| refused(&entry.what)).count()
 }
 
@@ -117,7 +117,7 @@ fn clock_jump_after_empty_restart_misleads_new_client() {
     // Clients that know the nodes time the restart by their own clocks.
     for seed in 0..BUDGET {
         let mut plan = Plan::from_seed(small.scenario, seed);
-        let Store::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
+        let StoreSetup::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
         store.preconnect = true;
         for step in &mut plan.steps {
             step.at += Duration::from_millis(500);
@@ -145,7 +145,7 @@ fn client_without_recheck_hangs_when_watch_events_are_lost() {
     let scenario = Scenario::named("etcd-lost-events").unwrap();
     let found = (0..BUDGET).find(|seed| {
         let mut plan = Plan::from_seed(scenario, *seed);
-        let Store::Etcd(store) = &mut plan.setup.store else { unreachable!("a plan for etcd") };
+        let StoreSetup::Etcd(store) = &mut plan.setup.store else { unreachable!("a plan for etcd") };
         store.recheck = Duration::from_secs(24 * 60 * 60);
         plan.run_keeping(Keep::Nothing).violations.iter().any(|found| found.rule == Rule::Liveness)
     });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lock_sim::trace::{Delivery, Point, What};
+use lock_sim::trace::{Delivery, Point, TraceEvent};
 use lock_sim::{Plan, Trace, scenarios};
 
 #[test]
@@ -21,7 +21,7 @@ fn trace_is_ordered_and_lists_all_violations() {
                 let (Delivery::Arrived(at) | Delivery::Lost(at)) = message.delivery else { continue };
                 assert!(at >= message.sent && at <= trace.end, "{name}: {message:?}");
             }
-            let found = entries.iter().filter(|entry| matches!(entry.what, What::Violation(_))).count();
+            let found = entries.iter().filter(|entry| matches!(entry.what, TraceEvent::Violation(_))).count();
             assert_eq!(found, outcome.violations.len() + outcome.excused.len(), "{name}");
             let granted = points(&trace);
             assert_eq!(granted, outcome.grants, "{name}");
@@ -35,7 +35,7 @@ fn points(trace: &Trace) -> u64 {
     // Stage of each one: requested, granted, claimed, released, over.
     let mut live = BTreeMap::new();
     for entry in &trace.entries {
-        let What::Lock { client, lock, point, .. } = &entry.what else { continue };
+        let TraceEvent::Lock { client, lock, point, .. } = &entry.what else { continue };
         let id = (*client, *lock);
         let (before, after) = match point {
             Point::Requested => (&[None][..], 0),

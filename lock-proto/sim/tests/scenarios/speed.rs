@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use lock_proto::redis::Wake;
 use lock_proto::{Backoff, Renew, Wait};
-use lock_sim::scenario::{Action, Pace, Step, Store};
+use lock_sim::scenario::{Action, Pace, Step, StoreSetup};
 use lock_sim::{Direction, Keep, Plan, Scenario};
 
 const fn ms(n: u64) -> Duration {
@@ -22,7 +22,7 @@ fn short_plan(seed: u64) -> Plan {
     plan.setup.clients = vec![Pace::default(); 3];
     plan.setup.nodes = vec![Pace::default(); 3];
     plan.setup.latency = ms(1)..ms(5);
-    let Store::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
+    let StoreSetup::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
     (store.ttl, store.round) = (Duration::from_secs(5), ms(50));
     (store.poll, store.wake) = (Backoff::fixed(ms(50)), Wake::Notify);
     let acquire = |tag: u32| Action::Acquire {

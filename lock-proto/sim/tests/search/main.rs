@@ -41,7 +41,7 @@ mod world;
 use core::ops::Range;
 use core::time::Duration;
 
-use lock_sim::search::{Counterexample, Outcome, Search};
+use lock_sim::search::{Counterexample, Search, SearchOutcome};
 
 use world::{Action, World};
 
@@ -57,7 +57,7 @@ const NUMBERS: Range<u64> = 1 << 50..1 << 51;
 const FENCES: Range<u64> = 1 << 52..1 << 53;
 const CALLS: Range<u64> = 1 << 54..1 << 55;
 
-fn explore(name: &str, world: &World, search: Search) -> Outcome<Action> {
+fn explore(name: &str, world: &World, search: Search) -> SearchOutcome<Action> {
     let start = std::time::Instant::now();
     let outcome = search.run(world);
     println!("{name}: {outcome}, {:.1} s", start.elapsed().as_secs_f64());
@@ -75,7 +75,7 @@ fn explore(name: &str, world: &World, search: Search) -> Outcome<Action> {
 
 /// Checks that paths of at most `depth` choices keep the invariants and reach all of `expected`,
 /// over at least `floor` states.
-fn keeps(name: &str, world: &World, depth: usize, floor: usize, expected: &[&str]) -> Outcome<Action> {
+fn keeps(name: &str, world: &World, depth: usize, floor: usize, expected: &[&str]) -> SearchOutcome<Action> {
     let deeper = std::env::var("LOCK_DEPTH").ok().map_or(0, |text| text.parse().unwrap());
     let outcome = explore(name, world, Search::new().depth(depth.saturating_add(deeper)));
     if let Some(found) = &outcome.counterexample {

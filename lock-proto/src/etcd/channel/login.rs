@@ -21,7 +21,7 @@ const SHORTEST_TTL: Duration = Duration::from_secs(1);
 
 /// The current token and the number of its login.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Session {
+pub(super) struct LoginToken {
     pub(super) token: Option<Secret>,
     /// Number of logins, including those that found authentication disabled. Only grows.
     pub(super) count: u64,
@@ -29,7 +29,7 @@ pub(super) struct Session {
     at: Instant,
 }
 
-impl Session {
+impl LoginToken {
     pub(super) fn done(&mut self, now: Instant, token: Option<&str>) {
         self.token = token.map(Secret::new);
         self.count += 1;

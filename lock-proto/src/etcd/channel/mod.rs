@@ -22,7 +22,7 @@ pub use self::interface::{ChannelConfig, ChannelOutput};
 pub use self::protocol::Grpc;
 
 use self::protocol::FirstCall;
-use self::streams::Step;
+use self::streams::StreamStep;
 use self::watch::{WatchSpec, Watches};
 use super::locks_output::WatchId;
 use super::message::MemberListRequest;
@@ -56,7 +56,7 @@ pub type Channel = Connection<Grpc>;
 
 /// A request that the channel makes for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Own {
+enum OwnCall {
     /// Does the connection work?
     Probe,
     MemberList,
@@ -245,22 +245,22 @@ impl Channel {
         let conn = self.current().filter(|_| self.is_up())?;
         if let Some(step) = self.state.keep_alives.step(self.now, self.state.serial) {
             return Some(match step {
-                Step::Open => {
+                StreamStep::Open => {
                     let stream = self.new_stream(conn, StreamKind::KeepAlive);
                     self.state.keep_alives.opened(self.now, stream, self.state.login.count);
                     self.open(stream)
                 }
-                Step::Send(stream, message) => Output::Send { stream, message: StreamSend::KeepAlive(message) },
+                StreamStep::Send(stream, message) => Output::Send { stream, message: StreamSend::KeepAlive(message) },
             });
         }
         if let Some(step) = self.state.watches.step(self.state.serial) {
             return Some(match step {
-                Step::Open => {
+                StreamStep::Open => {
                     let stream = self.new_stream(conn, StreamKind::Watch);
                     self.state.watches.opened(self.now, stream, self.state.login.count);
                     self.open(stream)
                 }
-                Step::Send(stream, message) => Output::Send { stream, message: StreamSend::Watch(message) },
+                StreamStep::Send(stream, message) => Output::Send { stream, message: StreamSend::Watch(message) },
             });
         }
         let serial = self.state.serial + 1;
@@ -275,12 +275,12 @@ impl Channel {
     /// A request of the channel itself.
     fn own_request(&mut self, serial: u64) -> Option<Rpc> {
         if self.probe_due() {
-            self.state.own = Some((serial, Own::Probe));
+            self.state.own = Some((serial, OwnCall::Probe));
             return Some(silence::probe());
         }
         if self.sync_is_due() {
             self.state.members.requested(self.now);
-            self.state.own = Some((serial, Own::MemberList));
+            self.state.own = Some((serial, OwnCall::MemberList));
             return Some(Rpc::MemberList(MemberListRequest {}));
         }
         None
@@ -289,10 +289,10 @@ impl Channel {
     #[cold]
     fn own_answered(&mut self, result: Result<RpcReply, Status>) {
         match (self.state.own.take(), result) {
-            (Some((_, Own::Probe)), _) => self.state.silence.probe_answered(self.state.keep_alives.any_in_flight()),
-            (Some((_, Own::MemberList)), Ok(RpcReply::MemberList(list))) => self.state.members.listed(list),
+            (Some((_, OwnCall::Probe)), _) => self.state.silence.probe_answered(self.state.keep_alives.any_in_flight()),
+            (Some((_, OwnCall::MemberList)), Ok(RpcReply::MemberList(list))) => self.state.members.listed(list),
             // A refusal to show the members changes nothing.
-            (Some((_, Own::MemberList)) | None, _) => {}
+            (Some((_, OwnCall::MemberList)) | None, _) => {}
         }
     }
 

@@ -6,12 +6,12 @@ use core::convert::Infallible;
 use core::time::Duration;
 
 use super::calls::Calls;
-use super::login::{self, Session};
+use super::login::{self, LoginToken};
 use super::members::Members;
 use super::silence::Silence;
 use super::streams::KeepAlives;
 use super::watch::Watches;
-use super::{ChannelConfig, ChannelOutput, Own};
+use super::{ChannelConfig, ChannelOutput, OwnCall};
 use crate::connection::{Failed, Opening, Order, Phase, Policy, Protocol, Settlement};
 use crate::etcd::message::MemberListRequest;
 use crate::etcd::output::Output;
@@ -35,10 +35,10 @@ pub struct Grpc {
     pub(super) last_error: Option<Cause>,
     pub(super) silence: Silence,
     /// The channel's own request in flight.
-    pub(super) own: Option<(u64, Own)>,
+    pub(super) own: Option<(u64, OwnCall)>,
     /// Since when nothing needs the connection.
     pub(super) idle_since: Option<Instant>,
-    pub(super) login: Session,
+    pub(super) login: LoginToken,
     pub(super) calls: Calls,
     pub(super) keep_alives: KeepAlives,
     pub(super) watches: Watches,
@@ -73,7 +73,7 @@ impl Grpc {
             silence: Silence::default(),
             own: None,
             idle_since: None,
-            login: Session::default(),
+            login: LoginToken::default(),
             calls,
             keep_alives: KeepAlives::default(),
             watches: Watches::new(mix(seed, 1)),

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeSet;
 use core::time::Duration;
 
-use super::watch::Verdict;
+use super::watch::StreamVerdict;
 use super::{Channel, ChannelOutput};
 use crate::collections::Waiting;
 use crate::etcd::message::{LeaseKeepAliveRequest, LeaseKeepAliveResponse, WatchResponse};
@@ -49,7 +49,7 @@ pub(super) struct KeepAlives {
 }
 
 /// Next step on a stream.
-pub(super) enum Step<M> {
+pub(super) enum StreamStep<M> {
     Open,
     Send(StreamId, M),
 }
@@ -63,17 +63,17 @@ impl KeepAlives {
         self.any_waiting() && self.pause.is_none()
     }
 
-    pub(super) fn step(&mut self, now: Instant, serial: u64) -> Option<Step<LeaseKeepAliveRequest>> {
+    pub(super) fn step(&mut self, now: Instant, serial: u64) -> Option<StreamStep<LeaseKeepAliveRequest>> {
         if !self.is_ready() {
             return None;
         }
-        let Some(stream) = self.stream else { return Some(Step::Open) };
+        let Some(stream) = self.stream else { return Some(StreamStep::Open) };
         let (request, _) = self.waiting.pop()?;
         let lease = request.lease;
         self.sent += 1;
         self.in_flight.put(self.sent, PendingKeepAlive { sent_after: serial, ..request }, now + request.ttl / 2);
         self.by_lease.insert((lease, self.sent));
-        Some(Step::Send(stream, LeaseKeepAliveRequest { id: lease.get() }))
+        Some(StreamStep::Send(stream, LeaseKeepAliveRequest { id: lease.get() }))
     }
 
     pub(super) fn opened(&mut self, now: Instant, stream: StreamId, login: u64) {
@@ -224,9 +224,9 @@ impl Channel {
     pub(super) fn handle_watch(&mut self, response: WatchResponse) {
         let verdict = self.state.watches.received(self.now, response, &self.state.config, &mut self.outputs);
         let login = match verdict {
-            Verdict::Fine => return,
-            Verdict::Broken => None,
-            Verdict::LogIn(login) => Some(login),
+            StreamVerdict::Fine => return,
+            StreamVerdict::Broken => None,
+            StreamVerdict::LogIn(login) => Some(login),
         };
         self.close_watch_stream();
         if let Some(login) = login {

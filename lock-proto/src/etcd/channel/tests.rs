@@ -31,7 +31,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A channel with its clock and its host.
-struct Rig {
+struct ChannelRig {
     channel: Channel,
     now: Instant,
     serial: u64,
@@ -71,7 +71,7 @@ fn status(code: Code, words: &str) -> Status {
 
 const LEASE: Reply = Reply::Done(Found::Lease { ttl: 10 });
 
-impl Rig {
+impl ChannelRig {
     fn new(endpoints: u16) -> Self {
         Self::with(config(endpoints))
     }
@@ -203,7 +203,7 @@ fn disconnect(conn: ConnId) -> ChannelOutput {
 
 #[test]
 fn connection_is_opened_on_demand() {
-    let mut rig = Rig::new(1);
+    let mut rig = ChannelRig::new(1);
     assert_eq!((rig.all().len(), rig.channel.next_deadline()), (0, None));
     let (first, second) = (rig.send(grant(1)), rig.send(grant(2)));
     let conn = rig.connecting();
@@ -225,7 +225,7 @@ fn connection_is_opened_on_demand() {
 #[test]
 fn call_counts_as_sent_once_polled() {
     // M8
-    let (mut rig, conn) = Rig::up(2);
+    let (mut rig, conn) = ChannelRig::up(2);
     let (sent, queued) = (rig.send(grant(2)), rig.send(grant(3)));
     rig.call();
     rig.channel.handle_disconnected(rig.now, conn, Fault::Reset);
@@ -241,7 +241,7 @@ fn call_counts_as_sent_once_polled() {
 #[test]
 fn silence_closes_connection_and_settles_requests_in_flight() {
     // E9
-    let (mut rig, conn) = Rig::up(3);
+    let (mut rig, conn) = ChannelRig::up(3);
     let first = rig.send(grant(2));
     assert_eq!(rig.requests().len(), 1);
     rig.pass(400 * MS);
@@ -265,7 +265,7 @@ fn silence_closes_connection_and_settles_requests_in_flight() {
 fn burst_is_limited_to_max_in_flight() {
     // E9
     const MOST: usize = calls::MAX_IN_FLIGHT;
-    let (mut rig, conn) = Rig::up(2);
+    let (mut rig, conn) = ChannelRig::up(2);
     let calls: Vec<CallId> = (0..2 * MOST + 10).map(|_| rig.send(grant(2))).collect();
     let mut portion = |calls: &[CallId], due: Vec<ChannelOutput>| {
         let requests = rig.requests();
@@ -291,7 +291,7 @@ fn burst_is_limited_to_max_in_flight() {
 
 #[test]
 fn unsent_request_stays_queued_until_its_timeout() {
-    let mut rig = Rig::new(1);
+    let mut rig = ChannelRig::new(1);
     let short = rig.send_for(grant(1), 5 * MS);
     let long = rig.send_for(grant(2), 3 * SECOND);
     let conn = rig.connecting();
@@ -317,7 +317,7 @@ fn unsent_request_stays_queued_until_its_timeout() {
 #[test]
 fn endpoints_are_tried_round_robin_with_backoff_after_first_round() {
     // E9
-    let mut rig = Rig::new(3);
+    let mut rig = ChannelRig::new(3);
     rig.send_for(grant(1), 3600 * SECOND);
     let (mut nodes, mut pauses) = (Vec::new(), Vec::new());
     for _ in 0..12 {
@@ -345,7 +345,7 @@ fn endpoints_are_tried_round_robin_with_backoff_after_first_round() {
 #[test]
 fn unavailable_error_switches_endpoint_and_definite_error_does_not() {
     // E9
-    let (mut rig, conn) = Rig::up(2);
+    let (mut rig, conn) = ChannelRig::up(2);
     let call = rig.send(grant(2));
     let rpc = rig.call();
     rig.fail(rpc, Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
@@ -376,7 +376,7 @@ fn unavailable_error_switches_endpoint_and_definite_error_does_not() {
 #[test]
 fn stale_inputs_are_dropped() {
     // M6
-    let (mut rig, old) = Rig::up(1);
+    let (mut rig, old) = ChannelRig::up(1);
     let call = rig.send(grant(2));
     let rpc = rig.call();
     rig.channel.handle_disconnected(rig.now, old, Fault::Closed);
@@ -407,11 +407,11 @@ fn stale_inputs_are_dropped() {
 #[test]
 fn queued_output_is_due_now() {
     // M3
-    let queued = |rig: &Rig| rig.channel.next_deadline_reason() == Some((rig.now, "output is queued"));
-    let mut rig = Rig::new(1);
+    let queued = |rig: &ChannelRig| rig.channel.next_deadline_reason() == Some((rig.now, "output is queued"));
+    let mut rig = ChannelRig::new(1);
     rig.send(grant(1));
     assert!(queued(&rig), "a connection is to be opened");
-    let requests: [fn(&mut Rig); 3] = [
+    let requests: [fn(&mut ChannelRig); 3] = [
         |rig| {
             rig.send(grant(2));
         },
@@ -421,7 +421,7 @@ fn queued_output_is_due_now() {
         |rig| rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false),
     ];
     for request in requests {
-        let (mut rig, _) = Rig::up(1);
+        let (mut rig, _) = ChannelRig::up(1);
         assert!(!queued(&rig));
         request(&mut rig);
         assert!(queued(&rig));
@@ -432,7 +432,7 @@ fn queued_output_is_due_now() {
 
 #[test]
 fn close_settles_all_requests_and_next_request_reconnects() {
-    let (mut rig, conn) = Rig::up(1);
+    let (mut rig, conn) = ChannelRig::up(1);
     let (sent, queued) = (rig.send(grant(2)), rig.send(grant(3)));
     rig.call();
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
@@ -445,7 +445,7 @@ fn close_settles_all_requests_and_next_request_reconnects() {
 
 #[test]
 fn requests_and_watches_beyond_limit_are_rejected() {
-    let mut rig = Rig::with(ChannelConfig { limit: 4, ..config(1) });
+    let mut rig = ChannelRig::with(ChannelConfig { limit: 4, ..config(1) });
     rig.send(grant(1));
     rig.connected();
     rig.call();
@@ -467,7 +467,7 @@ fn requests_and_watches_beyond_limit_are_rejected() {
 fn equal_inputs_give_equal_channels_and_debug_hides_password() {
     let run = || {
         let login = Login::new("app", "sesame");
-        let mut rig = Rig::with(ChannelConfig { login, ..config(3) });
+        let mut rig = ChannelRig::with(ChannelConfig { login, ..config(3) });
         rig.send(grant(1));
         rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
         let conn = rig.connected();

@@ -20,7 +20,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::streams::Step;
+use super::streams::StreamStep;
 use super::{ChannelConfig, ChannelOutput};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::{
@@ -45,14 +45,14 @@ pub(super) struct WatchSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Watch {
     spec: WatchSpec,
-    state: State,
+    state: WatchState,
     backoff: Failures,
     /// The login with which the watch last worked. A denial after a later login is final.
     proven: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum State {
+enum WatchState {
     New,
     Creating {
         wire: i64,
@@ -69,7 +69,7 @@ enum State {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Command {
+enum WatchCommand {
     Cancel(i64),
     /// Create and cancel a watch on this range, to test a silent stream.
     Probe(WatchSpec),
@@ -100,7 +100,7 @@ pub(super) struct Watches {
     wires: BTreeMap<i64, WatchId>,
     /// Unanswered creations, oldest first, including those of removed watches.
     unanswered: BTreeSet<i64>,
-    commands: VecDeque<Command>,
+    commands: VecDeque<WatchCommand>,
     /// The id of the next watch on this stream.
     next_wire: i64,
     /// The stream stays closed until then.
@@ -110,7 +110,7 @@ pub(super) struct Watches {
 
 /// Consequence of a message for the stream as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Verdict {
+pub(super) enum StreamVerdict {
     Fine,
     /// The message is malformed and may have hidden a change. Reopen the stream.
     Broken,
@@ -125,7 +125,7 @@ impl Watches {
     }
 
     pub(super) fn insert(&mut self, watch: WatchId, spec: WatchSpec, login: u64) {
-        let new = Watch { spec, state: State::New, backoff: Failures::default(), proven: login };
+        let new = Watch { spec, state: WatchState::New, backoff: Failures::default(), proven: login };
         if let Some(old) = self.watches.insert(watch, new) {
             self.forget(watch, old.state);
         }
@@ -138,16 +138,16 @@ impl Watches {
         }
     }
 
-    fn forget(&mut self, watch: WatchId, state: State) {
+    fn forget(&mut self, watch: WatchId, state: WatchState) {
         match state {
-            State::New => {
+            WatchState::New => {
                 self.to_create.remove(&watch);
             }
-            State::Creating { wire } | State::Open { wire, .. } => {
+            WatchState::Creating { wire } | WatchState::Open { wire, .. } => {
                 self.wires.remove(&wire);
-                self.commands.push_back(Command::Cancel(wire));
+                self.commands.push_back(WatchCommand::Cancel(wire));
             }
-            State::Pausing { until } => {
+            WatchState::Pausing { until } => {
                 self.pausing.remove(&(until, watch));
             }
         }
@@ -177,60 +177,60 @@ impl Watches {
         message: WatchResponse,
         config: &ChannelConfig,
         out: &mut VecDeque<ChannelOutput>,
-    ) -> Verdict {
-        let Some(stream) = &mut self.stream else { return Verdict::Fine };
+    ) -> StreamVerdict {
+        let Some(stream) = &mut self.stream else { return StreamVerdict::Fine };
         (stream.last_message, stream.overtaken) = (now, None);
         let login = stream.login;
         let mut wire = message.watch_id;
         if (message.created || message.canceled) && !self.unanswered.remove(&wire) {
             // A failed creation has no id. It belongs to the oldest unanswered request.
             if message.created && message.canceled && wire < 0 {
-                let Some(oldest) = self.unanswered.pop_first() else { return Verdict::Fine };
+                let Some(oldest) = self.unanswered.pop_first() else { return StreamVerdict::Fine };
                 wire = oldest;
             } else if message.created {
                 // The proxy counts no refused creation, so its numbers have shifted.
-                return Verdict::Broken;
+                return StreamVerdict::Broken;
             }
         }
-        let Some(id) = self.wires.get(&wire).copied() else { return Verdict::Fine };
-        let Some(watch) = self.watches.get_mut(&id) else { return Verdict::Fine };
+        let Some(id) = self.wires.get(&wire).copied() else { return StreamVerdict::Fine };
+        let Some(watch) = self.watches.get_mut(&id) else { return StreamVerdict::Fine };
         if !message.events.is_empty() && !emit_changes(id, watch.state, message.events, out) {
-            return Verdict::Broken;
+            return StreamVerdict::Broken;
         }
         if message.canceled {
             let lasted = match watch.state {
-                State::Open { since, .. } => {
+                WatchState::Open { since, .. } => {
                     out.push_back(ChannelOutput::Unsubscribed { watch: id });
                     now.since(since)
                 }
-                State::New | State::Creating { .. } | State::Pausing { .. } => Duration::ZERO,
+                WatchState::New | WatchState::Creating { .. } | WatchState::Pausing { .. } => Duration::ZERO,
             };
             self.wires.remove(&wire);
             if let Some(error) = denial(&message.cancel_reason) {
-                watch.state = State::New;
+                watch.state = WatchState::New;
                 self.to_create.insert(id);
                 if config.logs_in() && login <= watch.proven {
-                    return Verdict::LogIn(login);
+                    return StreamVerdict::LogIn(login);
                 }
                 self.remove(id);
                 out.push_back(ChannelOutput::WatchRefused { watch: id, error });
-                return Verdict::Fine;
+                return StreamVerdict::Fine;
             }
             watch.backoff.failed(lasted, config.reconnect);
             let until = now + watch.backoff.pause(0, config.reconnect, self.seed, now.as_nanos() ^ wire as u64);
-            watch.state = State::Pausing { until };
+            watch.state = WatchState::Pausing { until };
             self.pausing.insert((until, id));
         } else if message.created
-            && let State::Creating { wire } = watch.state
+            && let WatchState::Creating { wire } = watch.state
         {
             let Some(revision) = message.header.map(|header| header.revision).filter(|revision| *revision > 0) else {
-                return Verdict::Broken;
+                return StreamVerdict::Broken;
             };
-            watch.state = State::Open { wire, since: now };
+            watch.state = WatchState::Open { wire, since: now };
             watch.proven = login;
             out.push_back(ChannelOutput::Watching { watch: id, revision });
         }
-        Verdict::Fine
+        StreamVerdict::Fine
     }
 
     /// Cleans up after the stream has ended. It is reopened after a pause.
@@ -238,15 +238,15 @@ impl Watches {
         let Some(stream) = self.stream.take() else { return };
         for (id, watch) in &mut self.watches {
             match watch.state {
-                State::Open { since, .. } => {
+                WatchState::Open { since, .. } => {
                     if now.since(since) >= config.reconnect.max {
                         watch.backoff = Failures::default();
                     }
                     out.push_back(ChannelOutput::Unsubscribed { watch: *id });
                 }
-                State::New | State::Creating { .. } | State::Pausing { .. } => {}
+                WatchState::New | WatchState::Creating { .. } | WatchState::Pausing { .. } => {}
             }
-            watch.state = State::New;
+            watch.state = WatchState::New;
             self.to_create.insert(*id);
         }
         self.pausing.clear();
@@ -288,7 +288,7 @@ impl Watches {
         while let Some((_, id)) = self.pausing.first().copied().filter(|(until, _)| *until <= now) {
             self.pausing.pop_first();
             if let Some(watch) = self.watches.get_mut(&id) {
-                watch.state = State::New;
+                watch.state = WatchState::New;
                 self.to_create.insert(id);
             }
         }
@@ -296,7 +296,7 @@ impl Watches {
             && let Some(watch) = self.wires.values().next().and_then(|id| self.watches.get(id))
         {
             // Reuse a watched range, because its permission is proven.
-            self.commands.push_back(Command::Probe(watch.spec.clone()));
+            self.commands.push_back(WatchCommand::Probe(watch.spec.clone()));
         }
         self.overdue_at(config, silence).is_some_and(|at| at <= now)
     }
@@ -310,29 +310,29 @@ impl Watches {
         }
     }
 
-    pub(super) fn step(&mut self, serial: u64) -> Option<Step<WatchRequest>> {
+    pub(super) fn step(&mut self, serial: u64) -> Option<StreamStep<WatchRequest>> {
         if !self.is_ready() {
             return None;
         }
-        let Some(stream) = self.stream else { return Some(Step::Open) };
+        let Some(stream) = self.stream else { return Some(StreamStep::Open) };
         let request = match self.commands.pop_front() {
-            Some(Command::Cancel(wire)) => WatchRequestUnion::Cancel(WatchCancelRequest { watch_id: wire }),
-            Some(Command::Probe(spec)) => {
+            Some(WatchCommand::Cancel(wire)) => WatchRequestUnion::Cancel(WatchCancelRequest { watch_id: wire }),
+            Some(WatchCommand::Probe(spec)) => {
                 let (wire, create) = self.create(serial, spec);
-                self.commands.push_front(Command::Cancel(wire));
+                self.commands.push_front(WatchCommand::Cancel(wire));
                 create
             }
             None => {
                 let id = self.to_create.pop_first()?;
                 let watch = self.watches.get_mut(&id)?;
                 let spec = watch.spec.clone();
-                watch.state = State::Creating { wire: self.next_wire };
+                watch.state = WatchState::Creating { wire: self.next_wire };
                 let (wire, create) = self.create(serial, spec);
                 self.wires.insert(wire, id);
                 create
             }
         };
-        Some(Step::Send(stream.id, WatchRequest { request: Some(request) }))
+        Some(StreamStep::Send(stream.id, WatchRequest { request: Some(request) }))
     }
 
     fn create(&mut self, serial: u64, spec: WatchSpec) -> (i64, WatchRequestUnion) {
@@ -408,10 +408,10 @@ impl Watches {
 }
 
 /// Emits changes in order. Returns false if they cannot belong to an open watch.
-fn emit_changes(id: WatchId, state: State, events: Vec<WatchEvent>, out: &mut VecDeque<ChannelOutput>) -> bool {
+fn emit_changes(id: WatchId, state: WatchState, events: Vec<WatchEvent>, out: &mut VecDeque<ChannelOutput>) -> bool {
     match state {
-        State::Open { .. } => {}
-        State::New | State::Creating { .. } | State::Pausing { .. } => return false,
+        WatchState::Open { .. } => {}
+        WatchState::New | WatchState::Creating { .. } | WatchState::Pausing { .. } => return false,
     }
     for WatchEvent { kind, kv, .. } in events {
         let Some(kv) = kv.filter(|kv: &KeyValue| kv.mod_revision > 0 && matches!(kind, 0 | DELETED)) else {

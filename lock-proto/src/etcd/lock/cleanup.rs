@@ -8,7 +8,7 @@
 use super::{Etcd, EtcdCall, EtcdContention, EtcdEnv};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
-use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
+use crate::etcd::request::{Found, Refusal, Reply, Request, SeenRevisions};
 use crate::lock::{PendingCleanup, Release, Retry, SessionId};
 use crate::time::Instant;
 
@@ -319,7 +319,7 @@ impl Etcd {
     }
 
     /// Chooses the next action after a reply about the key.
-    fn seen(&mut self, env: &mut EtcdEnv, session: SessionId, kind: EtcdCleanupKind, own: Option<Seen>) {
+    fn seen(&mut self, env: &mut EtcdEnv, session: SessionId, kind: EtcdCleanupKind, own: Option<SeenRevisions>) {
         let found = env.session(session);
         let lost = found.is_none_or(|found| found.is_lost());
         let until = found.is_some_and(|found| found.shared && !found.retired).then(|| env.now + env.ttl(session));

@@ -3,7 +3,7 @@
 
 use super::cleanup::EtcdCleanupKind;
 use super::{Etcd, EtcdCall, EtcdContention, EtcdEnv};
-use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
+use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, SeenRevisions};
 use crate::lock::{Answer, Blocked, Expiry, SessionId, Wait};
 use crate::time::Instant;
 use bytes::Bytes;
@@ -29,7 +29,7 @@ pub enum EtcdEntryAction {
     // E6
     Adopt,
     /// The key was created with these revisions; find its predecessor.
-    Search(Seen),
+    Search(SeenRevisions),
 }
 
 impl EtcdEntry {
@@ -69,7 +69,7 @@ impl Etcd {
         self.attempt(env, session, request, EtcdEntryAction::Create, value);
     }
 
-    pub(super) fn adopt(&mut self, env: &mut EtcdEnv, session: SessionId, own: Seen) {
+    pub(super) fn adopt(&mut self, env: &mut EtcdEnv, session: SessionId, own: SeenRevisions) {
         let (Some(head), Some(lease)) = (self.head.as_ref(), env.lease(session)) else {
             self.contention = EtcdContention::Idle;
             return;
@@ -86,7 +86,7 @@ impl Etcd {
     }
 
     /// Reads the predecessor of a key that was created behind others.
-    fn search(&mut self, env: &mut EtcdEnv, session: SessionId, own: Seen, value: Bytes) {
+    fn search(&mut self, env: &mut EtcdEnv, session: SessionId, own: SeenRevisions, value: Bytes) {
         let Some(lease) = env.lease(session) else { return };
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(own.created), ahead: None };
         self.attempt(env, session, request, EtcdEntryAction::Search(own), value);

@@ -5,8 +5,8 @@ use bytes::Bytes;
 
 use super::{Etcd, EtcdCall, EtcdEnv, EtcdHold, WatchedKey};
 use crate::etcd::message::KeyValue;
-use crate::etcd::reading::Reading;
-use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request, Seen};
+use crate::etcd::reading::QueueReading;
+use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request, SeenRevisions};
 use crate::lock::{HoldWrite, Loss, Written};
 use crate::time::{Instant, soonest};
 
@@ -40,10 +40,10 @@ impl OwnerKey {
 /// The key of a hold, and the watch on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HeldKey {
-    pub(super) seen: Seen,
+    pub(super) seen: SeenRevisions,
     pub(super) watch: Option<WatchedKey>,
     /// Tracks whether the key still exists, in case the watch missed its deletion.
-    pub(super) reading: Reading,
+    pub(super) reading: QueueReading,
     /// The last change of this client that was confirmed. A later one may be another client's.
     written: i64,
 }
@@ -51,8 +51,8 @@ pub struct HeldKey {
 impl HeldKey {
     /// `watch` is an open watch on the key, which was read at `revision`. This client has made the
     /// last change.
-    pub(super) const fn new(seen: Seen, watch: Option<WatchedKey>, revision: i64) -> Self {
-        Self { seen, watch, reading: Reading::new(revision, 0), written: seen.modified }
+    pub(super) const fn new(seen: SeenRevisions, watch: Option<WatchedKey>, revision: i64) -> Self {
+        Self { seen, watch, reading: QueueReading::new(revision, 0), written: seen.modified }
     }
 
     pub(super) fn deadline(hold: &EtcdHold) -> Option<Instant> {

@@ -31,7 +31,7 @@ use watch_cache::CachedWatches;
 use super::config::{Config, Settings};
 use super::locks_output::{WatchId, WatchOutput};
 use super::message::KeyValue;
-use super::request::{Queue, Refusal, Reply, Request, Seen};
+use super::request::{Queue, Refusal, Reply, Request, SeenRevisions};
 use crate::error::{Invalid, Misuse};
 use crate::fault::{Breach, Fault};
 use crate::lock::{
@@ -180,7 +180,7 @@ impl QueueStore for EtcdName {
     fn write(queued: &mut Etcd, env: &mut EtcdEnv, value: Option<Bytes>) -> bool {
         let Some(hold) = &queued.hold else { return false };
         let Some(lease) = env.lease(hold.session) else { return false };
-        let (queue, Seen { created: before, modified }) = (queued.key.clone(), hold.node.seen);
+        let (queue, SeenRevisions { created: before, modified }) = (queued.key.clone(), hold.node.seen);
         let (call, request) = match value {
             Some(value) => (EtcdCall::Write, Request::Put { queue, lease, value, modified, before }),
             None => (EtcdCall::Read, Request::look(queue, lease)),

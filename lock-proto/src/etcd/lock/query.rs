@@ -2,7 +2,7 @@
 // E10
 
 use super::{EtcdEnv, EtcdName, POLL, WatchedKey};
-use crate::etcd::reading::Reading;
+use crate::etcd::reading::QueueReading;
 use crate::etcd::request::{Found, Reply, Request};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{self, ElectionEvent, Leader};
@@ -14,7 +14,7 @@ pub(crate) type EtcdQuery = lock::LeaderQuery<EtcdName>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EtcdLeaderRead {
     watch: Option<WatchedKey>,
-    reading: Reading,
+    reading: QueueReading,
     call: Option<u64>,
     /// When an observer rereads without a report: the server may have lost an event.
     recheck: Option<Instant>,
@@ -22,7 +22,7 @@ pub struct EtcdLeaderRead {
 
 impl Default for EtcdLeaderRead {
     fn default() -> Self {
-        Self { watch: None, reading: Reading::new(0, 1), call: None, recheck: None }
+        Self { watch: None, reading: QueueReading::new(0, 1), call: None, recheck: None }
     }
 }
 

@@ -14,8 +14,8 @@ use super::watch_cache::{CachedWatches, Earlier};
 use super::{Etcd, EtcdCall, EtcdContention, EtcdEnv, POLL, WatchedKey};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
-use crate::etcd::reading::Reading;
-use crate::etcd::request::{Ahead, Found, Older, Reply, Request, Seen};
+use crate::etcd::reading::QueueReading;
+use crate::etcd::request::{Ahead, Found, Older, Reply, Request, SeenRevisions};
 use crate::lock::{Answer, Blocked, Expiry, SessionId};
 use crate::time::Instant;
 
@@ -33,10 +33,10 @@ const READ_AFTER: Duration = Duration::from_millis(2);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EtcdContender {
     pub(super) session: SessionId,
-    own: Seen,
+    own: SeenRevisions,
     value: Bytes,
     /// The known state of the queue, and the schedule of the next read.
-    reading: Reading,
+    reading: QueueReading,
     own_watch: WatchedKey,
     /// The known predecessors. `older_watch` is on the key of the direct one.
     ahead: Ahead,
@@ -190,7 +190,7 @@ impl EtcdContender {
 
 impl EtcdContender {
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let Reading { retry, .. } = &self.reading;
+        let QueueReading { retry, .. } = &self.reading;
         if retry.is_in_flight() {
             return None;
         }
@@ -217,7 +217,7 @@ impl Etcd {
         &mut self,
         env: &mut EtcdEnv,
         session: SessionId,
-        own: Seen,
+        own: SeenRevisions,
         revision: i64,
         value: Bytes,
         ahead: Ahead,
@@ -235,7 +235,7 @@ impl Etcd {
             session,
             own,
             value,
-            reading: Reading::new(revision, watching.reported),
+            reading: QueueReading::new(revision, watching.reported),
             own_watch: watching.own,
             ahead,
             older_watch: Some(watching.older),
@@ -277,7 +277,7 @@ impl Etcd {
     pub(super) fn look(&mut self, env: &mut EtcdEnv) {
         let EtcdContention::Waiting(contender) = &mut self.contention else { return };
         let due = contender.deadline().is_some_and(|at| at <= env.now);
-        let Reading { known, retry, .. } = contender.reading;
+        let QueueReading { known, retry, .. } = contender.reading;
         let paused = retry.due().is_some() && retry.tries() > 0;
         let missed = contender.reading.is_behind() || contender.watches().any(|watched| watched.is_ahead_of(known));
         if retry.is_in_flight() || !(due || (missed && !paused)) {
@@ -371,7 +371,7 @@ impl Etcd {
         &mut self,
         env: &mut EtcdEnv,
         session: SessionId,
-        own: Seen,
+        own: SeenRevisions,
         revision: i64,
         value: Bytes,
         watch: Option<WatchedKey>,

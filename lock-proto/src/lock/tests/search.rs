@@ -15,7 +15,7 @@ const TICK: Duration = Duration::from_millis(30);
 
 /// What the application knows of an acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Known {
+enum KnownState {
     New,
     Waits,
     Offered,
@@ -42,10 +42,10 @@ enum Move {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct World {
+struct SearchWorld {
     lock: Lock<Fake>,
     now: Instant,
-    known: [Known; 3],
+    known: [KnownState; 3],
     /// Those who wait, in the order of their arrival.
     queue: VecDeque<u32>,
 }
@@ -66,27 +66,27 @@ fn waiter(slot: u32, since: Instant) -> Waiter<Short> {
     Waiter { id: id(slot), terms, renew, wait, since }
 }
 
-impl World {
+impl SearchWorld {
     fn new(start: Instant) -> Self {
-        Self { lock: Lock::new(0), now: start, known: [Known::New; 3], queue: VecDeque::new() }
+        Self { lock: Lock::new(0), now: start, known: [KnownState::New; 3], queue: VecDeque::new() }
     }
 
     fn moves(&self) -> Vec<Move> {
         let mut moves = Vec::from([Move::Tick]);
         for slot in 0..3 {
             match self.known[slot as usize] {
-                Known::New => moves.push(Move::Acquire(slot)),
-                Known::Waits => moves.push(Move::Abandon(slot)),
-                Known::Offered => moves.extend([Move::Claim(slot), Move::Release(slot), Move::Abandon(slot)]),
-                Known::Held(open) => {
+                KnownState::New => moves.push(Move::Acquire(slot)),
+                KnownState::Waits => moves.push(Move::Abandon(slot)),
+                KnownState::Offered => moves.extend([Move::Claim(slot), Move::Release(slot), Move::Abandon(slot)]),
+                KnownState::Held(open) => {
                     moves.extend([Move::Release(slot), Move::Abandon(slot)]);
                     if open < 2 {
                         moves.push(Move::Extend(slot));
                     }
                 }
-                Known::Lost => moves.extend([Move::Release(slot), Move::Abandon(slot)]),
-                Known::Releasing => moves.push(Move::Abandon(slot)),
-                Known::Ended => {}
+                KnownState::Lost => moves.extend([Move::Release(slot), Move::Abandon(slot)]),
+                KnownState::Releasing => moves.push(Move::Abandon(slot)),
+                KnownState::Ended => {}
             }
         }
         if self.lock.store.contends.is_some() {
@@ -107,31 +107,31 @@ impl World {
     fn apply(&mut self, ctx: &mut Context<Fake>, next: Move) {
         match next {
             Move::Acquire(slot) => {
-                self.known[slot as usize] = Known::Waits;
+                self.known[slot as usize] = KnownState::Waits;
                 self.queue.push_back(slot);
                 self.lock.acquire(ctx, waiter(slot, self.now));
             }
             Move::Claim(slot) => {
                 if self.lock.claim(ctx, id(slot)).is_ok() {
-                    self.known[slot as usize] = Known::Held(0);
+                    self.known[slot as usize] = KnownState::Held(0);
                     assert!(self.lock.valid_until(id(slot), ctx) > Some(self.now), "claimed, and not valid");
                 }
             }
             Move::Extend(slot) => {
                 if self.lock.extend(ctx, id(slot)).is_ok()
-                    && let Known::Held(open) = &mut self.known[slot as usize]
+                    && let KnownState::Held(open) = &mut self.known[slot as usize]
                 {
                     *open += 1;
                 }
             }
             Move::Release(slot) => {
                 if self.lock.release(ctx, id(slot)).is_ok() {
-                    self.known[slot as usize] = Known::Releasing;
+                    self.known[slot as usize] = KnownState::Releasing;
                 }
             }
             Move::Abandon(slot) => {
                 self.lock.abandon(ctx, id(slot));
-                self.known[slot as usize] = Known::Ended;
+                self.known[slot as usize] = KnownState::Ended;
                 self.queue.retain(|waits| *waits != slot);
             }
             Move::Grant { prepare } => self.lock.step(ctx, |lock, ctx| lock.store.granted(&mut ctx.env, prepare)),
@@ -155,28 +155,30 @@ impl World {
         let slot = lock.slot;
         let known = &mut self.known[slot as usize];
         *known = match (&event, *known) {
-            (Event::Blocked(_), Known::Waits) => Known::Waits,
-            (Event::Granted(grant), Known::Waits) => {
+            (Event::Blocked(_), KnownState::Waits) => KnownState::Waits,
+            (Event::Granted(grant), KnownState::Waits) => {
                 assert_eq!(self.queue.pop_front(), Some(slot), "granted out of order");
                 assert!(grant.valid_until > self.now, "granted, and not valid");
-                Known::Offered
+                KnownState::Offered
             }
-            (Event::Withdrawn, Known::Offered) => Known::Ended,
-            (Event::Failed(Failure::TimedOut(_)), Known::Waits) => {
+            (Event::Withdrawn, KnownState::Offered) => KnownState::Ended,
+            (Event::Failed(Failure::TimedOut(_)), KnownState::Waits) => {
                 self.queue.retain(|waits| *waits != slot);
-                Known::Ended
+                KnownState::Ended
             }
-            (Event::Renewed { .. } | Event::AtRisk { .. }, Known::Held(_) | Known::Offered) => *known,
-            (Event::Extended, Known::Held(open @ 1..)) => Known::Held(open - 1),
-            (Event::Lost(loss), Known::Held(_)) => {
+            (Event::Renewed { .. } | Event::AtRisk { .. }, KnownState::Held(_) | KnownState::Offered) => *known,
+            (Event::Extended, KnownState::Held(open @ 1..)) => KnownState::Held(open - 1),
+            (Event::Lost(loss), KnownState::Held(_)) => {
                 assert!(*loss != Loss::MaxHold || slot == 1, "only the second has a limit");
-                Known::Lost
+                KnownState::Lost
             }
             // The lost hold was released in the same call.
-            (Event::Lost(_), Known::Releasing) if matches!(was.known[slot as usize], Known::Held(_)) => *known,
-            (Event::Released(release), Known::Releasing) => {
+            (Event::Lost(_), KnownState::Releasing) if matches!(was.known[slot as usize], KnownState::Held(_)) => {
+                *known
+            }
+            (Event::Released(release), KnownState::Releasing) => {
                 assert!(*release != Release::Taken && *release != Release::Expired);
-                Known::Ended
+                KnownState::Ended
             }
             (event, known) => panic!("{event:?} for {slot}, which is {known:?}"),
         };
@@ -184,24 +186,24 @@ impl World {
 
     /// Checks what must be true between inputs.
     fn check(&self, ctx: &Context<Fake>) {
-        let has = |known: &&Known| matches!(known, Known::Offered | Known::Held(_));
+        let has = |known: &&KnownState| matches!(known, KnownState::Offered | KnownState::Held(_));
         let held = self.known.iter().filter(has).count();
         assert!(held <= 1, "two have it");
         for slot in 0..3 {
             let valid = self.lock.valid_until(id(slot), ctx);
-            assert_eq!(valid.is_some(), matches!(self.known[slot as usize], Known::Held(_)));
+            assert_eq!(valid.is_some(), matches!(self.known[slot as usize], KnownState::Held(_)));
             assert!(valid.is_none_or(|until| until > self.now), "an ended hold counts as valid");
             // The store is at the same point.
             let store = &self.lock.store;
             let (lost, releasing) = (store.left.contains(&id(slot)), store.releasing.contains(&id(slot)));
-            assert_eq!(lost, self.known[slot as usize] == Known::Lost);
-            assert_eq!(releasing, self.known[slot as usize] == Known::Releasing, "a release is not answered");
+            assert_eq!(lost, self.known[slot as usize] == KnownState::Lost);
+            assert_eq!(releasing, self.known[slot as usize] == KnownState::Releasing, "a release is not answered");
         }
         // The store contends for the one who has waited longest, unless this client has the lock.
         let contends = self.lock.store.contends.as_ref().map(|waiter| waiter.id.slot);
         let first = self.queue.front().copied().filter(|_| self.lock.store.hold.is_none());
         assert_eq!(contends, first);
-        let over = self.known.iter().all(|known| matches!(known, Known::New | Known::Ended));
+        let over = self.known.iter().all(|known| matches!(known, KnownState::New | KnownState::Ended));
         if over && self.lock.store.releasing.is_empty() {
             assert!(self.lock.is_over(), "nothing is left to do");
         }
@@ -226,7 +228,7 @@ fn search(start: Instant, states: usize) -> usize {
     let hasher = RandomState::new();
     let mut seen: BTreeSet<u64> = BTreeSet::new();
     let mut ctx = context();
-    let mut level = Vec::from([World::new(start)]);
+    let mut level = Vec::from([SearchWorld::new(start)]);
     for depth in 0.. {
         let mut deeper = Vec::new();
         for world in &level {
@@ -248,7 +250,7 @@ fn search(start: Instant, states: usize) -> usize {
     unreachable!("the range has no end")
 }
 
-fn hash(hasher: &RandomState, world: &World) -> u64 {
+fn hash(hasher: &RandomState, world: &SearchWorld) -> u64 {
     // Times count from now.
     hasher.hash_one(world)
 }

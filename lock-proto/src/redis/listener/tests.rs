@@ -10,7 +10,7 @@ use crate::redis::{Endpoint, Identity, Limits, PipeConfig};
 use crate::{ClientId, NodeId, Role};
 
 /// A listener and its two pipes. That for commands is up.
-struct Rig {
+struct ListenerRig {
     listener: Listener,
     wake: Pipe,
     commands: Pipe,
@@ -29,7 +29,7 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-impl Rig {
+impl ListenerRig {
     fn new() -> Self {
         let pipe = |role| {
             let config = PipeConfig {
@@ -96,7 +96,7 @@ impl Rig {
 #[test]
 fn subscription_change_unblocks_wait_once() {
     // A7
-    let mut rig = Rig::waiting(Some(7), &["a", "b"]);
+    let mut rig = ListenerRig::waiting(Some(7), &["a", "b"]);
     assert!(!rig.unblocks(), "it waits for just what is wanted");
     rig.listener.subscribe(key("c"));
     assert!(rig.unblocks());
@@ -115,7 +115,7 @@ fn subscription_change_unblocks_wait_once() {
 #[test]
 fn unblock_that_found_no_wait_is_retried() {
     // A7
-    let mut rig = Rig::waiting(Some(7), &["a"]);
+    let mut rig = ListenerRig::waiting(Some(7), &["a"]);
     rig.listener.subscribe(key("b"));
     assert!(rig.unblocks());
     rig.listener.not_blocked(rig.now);
@@ -143,7 +143,7 @@ fn unblock_that_found_no_wait_is_retried() {
 #[test]
 fn wait_starts_again_on_new_connection() {
     // A7, P5
-    let mut rig = Rig::waiting(Some(7), &["a"]);
+    let mut rig = ListenerRig::waiting(Some(7), &["a"]);
     rig.listener.subscribe(key("b"));
     assert!(rig.unblocks());
     let mut events = vec![];
@@ -158,13 +158,13 @@ fn wait_starts_again_on_new_connection() {
 #[test]
 fn block_timeout_is_short_without_unblock() {
     // A7
-    let mut rig = Rig::waiting(None, &["a"]);
+    let mut rig = ListenerRig::waiting(None, &["a"]);
     rig.listener.subscribe(key("b"));
     assert!(!rig.unblocks());
     assert_eq!(rig.woken(None), []);
     rig.blocks(&["a", "b"], BLOCK_TIMEOUT_WITHOUT_UNBLOCK);
 
-    let mut rig = Rig::waiting(Some(7), &["a"]);
+    let mut rig = ListenerRig::waiting(Some(7), &["a"]);
     rig.listener.subscribe(key("b"));
     assert!(rig.unblocks());
     rig.listener.unblock_refused();
@@ -176,7 +176,7 @@ fn block_timeout_is_short_without_unblock() {
 #[test]
 fn woken_waiter_is_unsubscribed() {
     // A7
-    let mut rig = Rig::waiting(Some(7), &["a", "b"]);
+    let mut rig = ListenerRig::waiting(Some(7), &["a", "b"]);
     assert_eq!(rig.woken(Some(&key("a"))), [WakeEvent::Signal(key("a"))]);
     rig.blocks(&["b"], BLOCK_TIMEOUT);
     assert_eq!(rig.woken(Some(&key("a"))), [], "nobody waits for it");
@@ -187,8 +187,8 @@ fn numbered(count: usize) -> Vec<String> {
 }
 
 /// Waiting for this many names, in the middle of the first wait.
-fn waiting_for_many(count: usize) -> Rig {
-    let mut rig = Rig::new();
+fn waiting_for_many(count: usize) -> ListenerRig {
+    let mut rig = ListenerRig::new();
     numbered(count).iter().for_each(|name| rig.listener.subscribe(key(name)));
     rig.listener.connected(Some(7));
     rig.sync();
@@ -246,7 +246,7 @@ fn waits_are_short_lists_while_releases_arrive() {
 #[test]
 fn wait_begins_behind_the_lock_that_was_woken() {
     // A7
-    let mut rig = Rig::waiting(Some(7), &["a", "b", "c"]);
+    let mut rig = ListenerRig::waiting(Some(7), &["a", "b", "c"]);
     assert_eq!(rig.woken(Some(&key("b"))), [WakeEvent::Signal(key("b"))]);
     rig.listener.subscribe(key("bb"));
     rig.blocks(&["bb", "c", "a"], BLOCK_TIMEOUT);
@@ -257,7 +257,7 @@ fn wait_begins_behind_the_lock_that_was_woken() {
 #[test]
 fn lock_that_left_and_came_back_is_told_again() {
     // A7
-    let mut rig = Rig::waiting(Some(7), &["a", "b"]);
+    let mut rig = ListenerRig::waiting(Some(7), &["a", "b"]);
     rig.listener.unsubscribe(&key("a"));
     rig.listener.subscribe(key("a"));
     assert_eq!(rig.sync(), [WakeEvent::Subscribed(key("a"))]);
@@ -265,7 +265,7 @@ fn lock_that_left_and_came_back_is_told_again() {
 }
 
 /// Plays a server that refuses these keys, until a wait stays. Returns the number of waits.
-fn settle(rig: &mut Rig, refused: &[&str], error: &str, events: &mut Vec<WakeEvent>) -> usize {
+fn settle(rig: &mut ListenerRig, refused: &[&str], error: &str, events: &mut Vec<WakeEvent>) -> usize {
     for waits in 0..1_000 {
         events.extend(rig.sync());
         if rig.listener.blocking && rig.listener.covered.iter().any(|covered| keys(refused).contains(covered)) {
@@ -314,7 +314,7 @@ fn refused_keys_are_found_and_left_out() {
 #[test]
 fn refused_keys_are_retried_after_pause() {
     // A7
-    let mut rig = Rig::waiting(Some(7), &["a", "b"]);
+    let mut rig = ListenerRig::waiting(Some(7), &["a", "b"]);
     let mut events = vec![];
     settle(&mut rig, &["b"], "WRONGTYPE no", &mut events);
     assert_eq!(rig.listener.deadline(), Some(rig.now + RETRY_REFUSED));
@@ -335,7 +335,7 @@ fn refused_keys_are_retried_after_pause() {
 #[test]
 fn number_of_refused_keys_that_are_remembered_is_limited() {
     // A7
-    let mut rig = Rig::new();
+    let mut rig = ListenerRig::new();
     rig.listener.connected(Some(7));
     for name in numbered(MAX_KEYS + 10) {
         rig.listener.subscribe(key(&name));
@@ -349,7 +349,7 @@ fn number_of_refused_keys_that_are_remembered_is_limited() {
 #[test]
 fn connection_closes_after_linger_without_waiters() {
     // A7
-    let mut rig = Rig::waiting(Some(7), &["a"]);
+    let mut rig = ListenerRig::waiting(Some(7), &["a"]);
     assert_eq!(rig.listener.deadline(), None);
     rig.listener.unsubscribe(&key("a"));
     assert!(rig.unblocks());
@@ -377,7 +377,7 @@ fn connection_closes_after_linger_without_waiters() {
 fn refused_block_is_retried_after_pause() {
     // A7
     for (text, pause) in [("NOPERM no", RETRY_REFUSED), ("LOADING later", RETRY_TRANSIENT)] {
-        let mut rig = Rig::waiting(Some(7), &["a"]);
+        let mut rig = ListenerRig::waiting(Some(7), &["a"]);
         let mut events = vec![];
         rig.listener.block_refused(rig.now, &ServerError::classify(text), &mut rig.wake, &mut events);
         assert_eq!((events, rig.wake.is_closed()), (vec![WakeEvent::Unsubscribed(key("a"))], true));

@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::calls::{Call, Purpose, Take};
+use super::calls::{Purpose, RedisCall, Take};
 use super::cleanup::Cleanup;
-use super::context::{Env, NodeSet};
+use super::context::{NodeSet, RedisEnv};
 use super::redlock::{FatalReason, Round, Verdict, Vote, answer_to_take};
-use super::watchdog::Hold;
-use super::{Contention, Redis, Waiter};
+use super::watchdog::QuorumHold;
+use super::{Contention, Redis, RedisWaiter};
 use crate::id::NodeId;
 use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Fact, Hopeless, ServerError, Wait};
 use crate::redis::config::Wake;
@@ -28,7 +28,7 @@ const MARKED_AT_LEAST: Duration = Duration::from_secs(2);
 
 impl Redis {
     /// Starts a round for the head: one attempt on every node.
-    pub(super) fn start_round(&mut self, env: &mut Env) {
+    pub(super) fn start_round(&mut self, env: &mut RedisEnv) {
         if let Some((a, b)) = env.shared.duplicates {
             // Q6
             return env.report(Fact::Hopeless(Hopeless::EqualNodes(a, b)));
@@ -89,7 +89,7 @@ impl Redis {
     /// TTL in ms of the marker that asks a node for a wake-up; 0 for none. Every attempt after the
     /// first refusal sets one, on the node that wakes the head.
     // A7
-    fn marker_ms(&mut self, env: &Env, node: NodeId) -> u64 {
+    fn marker_ms(&mut self, env: &RedisEnv, node: NodeId) -> u64 {
         let single = !env.config.is_quorum();
         let listens = self.subscription.as_mut().filter(|subscription| subscription.node == node);
         if env.config.store.wake == Wake::Poll
@@ -107,7 +107,7 @@ impl Redis {
 
     /// Repeats a refused attempt without the marker, whose key may be forbidden or on another
     /// cluster node. Returns false if no marker was set.
-    fn try_unmarked(&mut self, env: &mut Env, node: NodeId, error: &ServerError) -> bool {
+    fn try_unmarked(&mut self, env: &mut RedisEnv, node: NodeId, error: &ServerError) -> bool {
         let Contention::Trying(round) = &mut self.contention else { return false };
         if !round.marked.contains(node) {
             return false;
@@ -122,9 +122,10 @@ impl Redis {
     /// another type, or at a missing expiry. Otherwise the wait might end without that. Returns
     /// false if another attempt follows anyway, or if the key was looked at.
     // A10
-    fn look_at_key(&mut self, env: &mut Env, node: NodeId) -> bool {
+    fn look_at_key(&mut self, env: &mut RedisEnv, node: NodeId) -> bool {
         let next_attempt = env.now + env.config.store.poll.every;
-        let ends = |head: &Waiter| head.wait == Wait::Try || head.deadline().is_some_and(|end| end <= next_attempt);
+        let ends =
+            |head: &RedisWaiter| head.wait == Wait::Try || head.deadline().is_some_and(|end| end <= next_attempt);
         let Contention::Trying(round) = &mut self.contention else { return false };
         if !round.plain.contains(node) || !self.head.as_ref().is_some_and(ends) {
             return false;
@@ -135,7 +136,7 @@ impl Redis {
     }
 
     /// Makes another attempt on one node in the current round.
-    fn repeat_take(&mut self, env: &mut Env, node: NodeId) {
+    fn repeat_take(&mut self, env: &mut RedisEnv, node: NodeId) {
         let retired = self.retired(env);
         let waiting_ms = self.marker_ms(env, node);
         let Contention::Trying(round) = &mut self.contention else { return };
@@ -153,7 +154,7 @@ impl Redis {
     }
 
     /// Handles a late reply to an earlier attempt: the head may try again on the node.
-    fn late_take_answered(&mut self, env: &mut Env, node: NodeId) {
+    fn late_take_answered(&mut self, env: &mut RedisEnv, node: NodeId) {
         let reachable = self.below_quorum() && self.why_blocked(env.quorum()) == Blocked::Held;
         let unmarked =
             self.subscription.is_some_and(|subscription| subscription.node == node && subscription.is_unmarked());
@@ -170,7 +171,7 @@ impl Redis {
     }
 
     /// Handles the reply to an attempt: of the round, of the hold, or of one that is retired.
-    pub(super) fn take_answered(&mut self, env: &mut Env, call: Call, take: Take, reply: &Reply) {
+    pub(super) fn take_answered(&mut self, env: &mut RedisEnv, call: RedisCall, take: Take, reply: &Reply) {
         let node = call.node;
         if let Reply::Unknown(_) = reply {
             self.cleanups.of(node).ended_unknown(take.ttl);
@@ -205,7 +206,7 @@ impl Redis {
     }
 
     /// Handles the reply to an attempt of the round.
-    fn vote_answered(&mut self, env: &mut Env, call: Call, take: Take, reply: &Reply) {
+    fn vote_answered(&mut self, env: &mut RedisEnv, call: RedisCall, take: Take, reply: &Reply) {
         let node = call.node;
         if let Reply::Rejected(error) = reply
             && error.class == ErrorClass::Refused
@@ -226,7 +227,7 @@ impl Redis {
     /// A node that was restarted or replaced may not vote, even if it granted before. Cleanup
     /// deletes what it granted.
     // Q6, Q7
-    pub(super) fn withdraw_excluded(&mut self, env: &Env, node: NodeId) {
+    pub(super) fn withdraw_excluded(&mut self, env: &RedisEnv, node: NodeId) {
         if let Contention::Trying(round) = &mut self.contention
             && let Some(answer) = env.excluded(node)
             && round.withdraw(node, answer)
@@ -236,7 +237,7 @@ impl Redis {
     }
 
     /// Decides the round as early as possible.
-    pub(super) fn judge(&mut self, env: &mut Env) {
+    pub(super) fn judge(&mut self, env: &mut RedisEnv) {
         if let Some((a, b)) = env.shared.duplicates {
             // Q6
             return env.report(Fact::Hopeless(Hopeless::EqualNodes(a, b)));
@@ -253,7 +254,7 @@ impl Redis {
         }
     }
 
-    fn win(&mut self, env: &mut Env, round: &Round) {
+    fn win(&mut self, env: &mut RedisEnv, round: &Round) {
         let Some(waiter) = self.head.take() else { return self.end_round(env, round, true) };
         self.tries = 0;
         self.answers = Vec::new();
@@ -263,7 +264,7 @@ impl Redis {
             self.forward_signal(env);
         }
         self.unsubscribe(env);
-        let hold = self.hold.insert(Hold::new(env.now, round, &waiter, &env.config, env.seed));
+        let hold = self.hold.insert(QuorumHold::new(env.now, round, &waiter, &env.config, env.seed));
         let too_short = waiter.terms > round.ttl;
         if too_short {
             // The round was started for another head with a shorter TTL.
@@ -279,7 +280,7 @@ impl Redis {
     }
 
     /// Schedules deletes wherever the round may have written its token.
-    pub(super) fn end_round(&mut self, env: &mut Env, round: &Round, announce: bool) {
+    pub(super) fn end_round(&mut self, env: &mut RedisEnv, round: &Round, announce: bool) {
         let mut landed = NodeSet::default();
         for (index, vote) in round.votes.iter().enumerate() {
             let node = NodeId::new(index as u16);
@@ -299,7 +300,7 @@ impl Redis {
         }
     }
 
-    fn lose_round(&mut self, env: &mut Env, round: &Round) {
+    fn lose_round(&mut self, env: &mut RedisEnv, round: &Round) {
         let quorum = env.quorum();
         self.answers = self.answers_with(round);
         self.end_round(env, round, false);
@@ -334,7 +335,7 @@ impl Redis {
     }
 
     /// Records why the last attempt for the head failed, and reports it.
-    pub(super) fn report_blocked(&mut self, env: &mut Env, why: Blocked) {
+    pub(super) fn report_blocked(&mut self, env: &mut RedisEnv, why: Blocked) {
         self.blocked = Some(why);
         env.blocked(why);
     }

@@ -1,7 +1,7 @@
 //! The calls of one lock that are in flight, and what each is for.
 // M12
 
-use super::context::Env;
+use super::context::RedisEnv;
 use crate::collections::Few;
 use crate::id::{CallOwner, NodeId};
 use crate::redis::request::Request;
@@ -10,7 +10,7 @@ use crate::time::Instant;
 
 /// A request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Call {
+pub(super) struct RedisCall {
     pub(super) serial: u64,
     pub(super) node: NodeId,
     pub(super) emitted: Instant,
@@ -39,18 +39,18 @@ pub(super) struct Take {
 
 /// The calls of a lock in flight.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Calls(Few<Call>);
+pub(super) struct RedisCalls(Few<RedisCall>);
 
-impl Calls {
+impl RedisCalls {
     /// Emits a request on behalf of the lock that takes the step, and returns the serial of its call.
-    pub(super) fn send(&mut self, env: &mut Env, node: NodeId, request: Request, purpose: Purpose) -> u64 {
+    pub(super) fn send(&mut self, env: &mut RedisEnv, node: NodeId, request: Request, purpose: Purpose) -> u64 {
         let serial = env.send(CallOwner::Lock(env.slot), node, request);
-        self.0.push(Call { serial, node, emitted: env.now, purpose });
+        self.0.push(RedisCall { serial, node, emitted: env.now, purpose });
         serial
     }
 
     /// Removes the call that is answered.
-    pub(super) fn settle(&mut self, serial: u64) -> Option<Call> {
+    pub(super) fn settle(&mut self, serial: u64) -> Option<RedisCall> {
         let place = self.0.iter().position(|call| call.serial == serial)?;
         self.0.remove(place)
     }
@@ -62,7 +62,7 @@ impl Calls {
 
     /// Returns the serial of the renewal or top-up in flight on a node.
     pub(super) fn renewal(&self, node: NodeId) -> Option<u64> {
-        let renews = |call: &&Call| match call.purpose {
+        let renews = |call: &&RedisCall| match call.purpose {
             Purpose::Take(take) => take.top_up && call.node == node,
             Purpose::Renew { .. } => call.node == node,
             Purpose::Delete => false,
@@ -79,7 +79,7 @@ impl Calls {
 /// The attempts in flight on one node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Takes<'a> {
-    calls: &'a Calls,
+    calls: &'a RedisCalls,
     node: NodeId,
 }
 
@@ -115,14 +115,14 @@ mod tests {
     use crate::lock::Renew;
     use crate::redis::Config;
 
-    impl Calls {
+    impl RedisCalls {
         /// With these attempts in flight on the first node.
         pub(in super::super) fn with_takes(numbers: &[u64], ttl: Ttl) -> Self {
             let mut calls = Self::default();
             for number in numbers {
                 let purpose = Purpose::Take(Take { number: *number, ttl, top_up: false });
                 let emitted = Instant::from_millis(0);
-                calls.0.push(Call { serial: *number, node: NodeId::new(0), emitted, purpose });
+                calls.0.push(RedisCall { serial: *number, node: NodeId::new(0), emitted, purpose });
             }
             calls
         }
@@ -132,7 +132,7 @@ mod tests {
     fn call_is_settled_once() {
         // M12
         let ttl = Ttl::new(Duration::from_secs(1), Renew::Auto, &Config::new([])).unwrap();
-        let mut calls = Calls::with_takes(&[4, 7], ttl);
+        let mut calls = RedisCalls::with_takes(&[4, 7], ttl);
         assert!(calls.takes(NodeId::new(0)).contains(4) && calls.settle(5).is_none());
         assert!(matches!(calls.settle(4).unwrap().purpose, Purpose::Take(take) if take.number == 4));
         assert!(calls.settle(4).is_none() && !calls.takes(NodeId::new(0)).contains(4));

@@ -39,7 +39,7 @@ impl Delete {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-enum Step {
+enum CleanupStep {
     #[default]
     Clear,
     Sent(Delete),
@@ -75,7 +75,7 @@ pub(crate) struct Cleanup {
     /// fails with its connection is not repeated.
     confirmed: bool,
     retries: u8,
-    step: Step,
+    step: CleanupStep,
 }
 
 #[must_use]
@@ -88,7 +88,7 @@ pub(crate) enum Send {
 impl Cleanup {
     /// Returns true if nothing is pending. Only attempts in flight may still write a token.
     pub(crate) fn is_clear(&self) -> bool {
-        self.step == Step::Clear && self.unknown_ttl.is_zero() && self.recheck.is_none() && !self.has_granted()
+        self.step == CleanupStep::Clear && self.unknown_ttl.is_zero() && self.recheck.is_none() && !self.has_granted()
     }
 
     /// Returns true if the node has a token of this client, or may yet get one by an attempt that was
@@ -143,14 +143,14 @@ impl Cleanup {
             self.granted(number);
         }
         // If the delete in flight does not find the token, it is repeated.
-        let covered = granted && matches!(self.step, Step::Sent(delete) if number <= delete.covers);
+        let covered = granted && matches!(self.step, CleanupStep::Sent(delete) if number <= delete.covers);
         if (granted && !covered) || matches!(reply, Reply::Unknown(_)) {
             return self.schedule(takes, 0, false);
         }
-        if self.step == Step::Stalled {
-            self.repeat(takes.are_settled(number), Step::Stalled);
+        if self.step == CleanupStep::Stalled {
+            self.repeat(takes.are_settled(number), CleanupStep::Stalled);
         }
-        let settles = !granted && matches!(self.step, Step::Settling { covers } if takes.are_settled(covers));
+        let settles = !granted && matches!(self.step, CleanupStep::Settling { covers } if takes.are_settled(covers));
         if settles { Send::Now } else { Send::No }
     }
 
@@ -172,24 +172,24 @@ impl Cleanup {
         self.number = if self.is_clear() { number } else { self.number.max(number) };
         self.announce |= announce;
         self.retries = 0;
-        let Step::Sent(delete) = &mut self.step else { return Send::Now };
+        let CleanupStep::Sent(delete) = &mut self.step else { return Send::Now };
         delete.again = true;
         Send::No
     }
 
     pub(super) fn delete_sent(&mut self, takes: Takes<'_>, emitted: Instant, covers: u64, announce: bool) {
         let settled = takes.are_settled(covers);
-        self.step = Step::Sent(Delete { emitted, covers, settled, announce, again: false });
+        self.step = CleanupStep::Sent(Delete { emitted, covers, settled, announce, again: false });
     }
 
     /// Returns the delete in flight.
     pub(crate) const fn deleting(&self) -> Option<Delete> {
-        if let Step::Sent(delete) = self.step { Some(delete) } else { None }
+        if let CleanupStep::Sent(delete) = self.step { Some(delete) } else { None }
     }
 
     /// Returns true if a delete that wakes a waiter is in flight.
     pub(crate) const fn is_announcing(&self) -> bool {
-        matches!(self.step, Step::Sent(delete) if delete.announce)
+        matches!(self.step, CleanupStep::Sent(delete) if delete.announce)
     }
 
     pub(super) fn answered(&mut self, takes: Takes<'_>, now: Instant, delete: Delete, reply: &Reply) -> Send {
@@ -206,7 +206,7 @@ impl Cleanup {
                 self.retries = 0;
                 self.confirmed = false;
                 if !takes.are_settled(delete.covers) {
-                    self.step = Step::Settling { covers: delete.covers };
+                    self.step = CleanupStep::Settling { covers: delete.covers };
                     return Send::No;
                 }
                 if !self.unknown_ttl.is_zero() {
@@ -217,10 +217,10 @@ impl Cleanup {
                 }
                 // Later deletes would wake the client's own waiter if they announced, too.
                 self.announce = false;
-                self.step = self.recheck.map_or(Step::Clear, |at| Step::Check { at });
+                self.step = self.recheck.map_or(CleanupStep::Clear, |at| CleanupStep::Check { at });
             }
             Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => {
-                self.repeat(takes.are_settled(delete.covers), Step::Stalled);
+                self.repeat(takes.are_settled(delete.covers), CleanupStep::Stalled);
             }
             // The wake-up keys may be forbidden or elsewhere in a cluster. Delete without them.
             Reply::Rejected(error) if error.class == ErrorClass::Refused && delete.announce => return Send::Now,
@@ -231,12 +231,12 @@ impl Cleanup {
                     *self = Self::default();
                 } else {
                     let pause = doubled(Duration::from_millis(20), self.retries.into(), Duration::from_secs(2));
-                    self.step = Step::Retry { at: now + pause };
+                    self.step = CleanupStep::Retry { at: now + pause };
                 }
             }
             // Not a reply to a delete; retry later to be safe.
             Reply::Granted { .. } | Reply::Busy { .. } | Reply::Extended | Reply::Announced => {
-                self.step = Step::Retry { at: now + Duration::from_secs(1) };
+                self.step = CleanupStep::Retry { at: now + Duration::from_secs(1) };
             }
         }
         Send::No
@@ -245,7 +245,7 @@ impl Cleanup {
     /// Repeats the delete, starting with this step, if there is something to delete: otherwise each
     /// name would be kept for as long as the node is down. `settled`: all attempts that it covers
     /// were answered.
-    fn repeat(&mut self, settled: bool, step: Step) {
+    fn repeat(&mut self, settled: bool, step: CleanupStep) {
         if self.confirmed || self.may_have_landed() || !settled {
             self.step = step;
         } else {
@@ -257,28 +257,28 @@ impl Cleanup {
     /// `until`, when that server counts as the node's own.
     // Q6
     pub(super) fn led_elsewhere(&mut self, takes: Takes<'_>, delete: Delete, until: Instant) -> Send {
-        self.repeat(takes.are_settled(delete.covers), Step::Retry { at: until });
+        self.repeat(takes.are_settled(delete.covers), CleanupStep::Retry { at: until });
         Send::No
     }
 
     pub(crate) fn node_up(&self) -> Send {
-        if matches!(self.step, Step::Stalled | Step::Retry { .. }) { Send::Now } else { Send::No }
+        if matches!(self.step, CleanupStep::Stalled | CleanupStep::Retry { .. }) { Send::Now } else { Send::No }
     }
 
     pub(crate) const fn deadline(&self) -> Option<Instant> {
         match self.step {
-            Step::Retry { at } | Step::Check { at } => Some(at),
-            Step::Clear | Step::Sent(_) | Step::Settling { .. } | Step::Stalled => None,
+            CleanupStep::Retry { at } | CleanupStep::Check { at } => Some(at),
+            CleanupStep::Clear | CleanupStep::Sent(_) | CleanupStep::Settling { .. } | CleanupStep::Stalled => None,
         }
     }
 
     pub(crate) const fn is_stalled(&self) -> bool {
-        matches!(self.step, Step::Stalled)
+        matches!(self.step, CleanupStep::Stalled)
     }
 
     /// Returns true if only the final check remains, which nothing has to wait for.
     pub(crate) const fn is_only_a_check(&self) -> bool {
-        matches!(self.step, Step::Check { .. })
+        matches!(self.step, CleanupStep::Check { .. })
     }
 }
 
@@ -345,7 +345,7 @@ impl Cleanups {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::super::calls::Calls;
+    use super::super::calls::RedisCalls;
     use super::*;
     use crate::fault::Fault;
     use crate::lock::{Expiry, Renew, ServerError};
@@ -365,12 +365,12 @@ mod tests {
     /// The cleanup of a node, and the attempts in flight there.
     struct On {
         cleanup: Cleanup,
-        calls: Calls,
+        calls: RedisCalls,
     }
 
     impl On {
         fn new(takes: &[u64]) -> Self {
-            Self { cleanup: Cleanup::default(), calls: Calls::with_takes(takes, ttl()) }
+            Self { cleanup: Cleanup::default(), calls: RedisCalls::with_takes(takes, ttl()) }
         }
 
         /// With these attempts in flight, and a delete of all numbers up to 5.

@@ -19,7 +19,7 @@ use crate::time::Instant;
 
 /// Known state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Node {
+pub(crate) struct NodeHealth {
     /// The node does not vote until then, since a restart may have lost its data.
     // Q6
     pub quarantined_until: Option<Instant>,
@@ -54,7 +54,7 @@ pub(crate) struct Node {
 // Q6
 const UPTIME_ERROR: Duration = Duration::from_secs(1);
 
-impl Node {
+impl NodeHealth {
     /// Returns why the node may not vote at `now`.
     pub(crate) fn excluded(&self, now: Instant) -> Option<Answer> {
         if let Some(error) = &self.age_refused {
@@ -101,28 +101,28 @@ impl Node {
 }
 
 /// Returns the first node that is the same server as the one at `place`.
-pub(crate) fn server_of(nodes: &[Node], place: usize) -> usize {
+pub(crate) fn server_of(nodes: &[NodeHealth], place: usize) -> usize {
     let run_id = nodes.get(place).and_then(|node| node.run_id.as_ref());
     run_id.and_then(|id| nodes.iter().position(|other| other.run_id.as_ref() == Some(id))).unwrap_or(place)
 }
 
 /// Environment of a step of a Redis lock, with its line.
-pub type Context = lock::Context<Redis>;
+pub type RedisContext = lock::Context<Redis>;
 /// What the store machine of a Redis lock sees in a step.
-pub(crate) type Env = lock::Env<Redis>;
+pub(crate) type RedisEnv = lock::Env<Redis>;
 
 /// State shared by the locks of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Shared {
+pub struct RedisShared {
     pub(crate) identity: Identity,
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<NodeHealth>,
     /// Two nodes that are the same server.
     pub(crate) duplicates: Option<(NodeId, NodeId)>,
     pub(crate) wake_refusals: WakeRefusals,
     pub(crate) verifications: Verifications,
 }
 
-impl Shared {
+impl RedisShared {
     /// Looks for two nodes that are the same server, after a new connection to `node`.
     // Q6
     pub(crate) fn find_duplicates(&mut self, node: NodeId) {
@@ -176,7 +176,7 @@ impl Shared {
     }
 }
 
-impl SharedState<Redis> for Shared {
+impl SharedState<Redis> for RedisShared {
     fn refuses(&self) -> Option<Failure> {
         self.duplicates.map(|(a, b)| Failure::EqualNodes(a, b))
     }
@@ -188,7 +188,7 @@ impl SharedState<Redis> for Shared {
     /// An extension of a token that does not exist changes nothing, and needs the same permissions
     /// as a lock: to run scripts, and to read the fence counter. The TTL does not limit how long it
     /// may wait for the connection.
-    fn ping(env: &mut Env, call: CallId) {
+    fn ping(env: &mut RedisEnv, call: CallId) {
         let key = Key::new(&env.config.prefix, FENCE_NAME.as_bytes());
         let request = Request::Extend { key, number: 0, ttl_ms: MAX_TTL.as_millis() as u64, fence_block: 0 };
         env.out.push_back(LocksOutput::Send { call, request });
@@ -199,7 +199,7 @@ impl SharedState<Redis> for Shared {
     }
 }
 
-impl Context {
+impl RedisContext {
     /// Creates the environment for the nodes of `config`. `seed` is 64 bits of entropy for jitter.
     ///
     /// # Errors
@@ -207,9 +207,9 @@ impl Context {
     /// Returns the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        let shared = Shared {
+        let shared = RedisShared {
             identity: Identity::new(client, &config.prefix),
-            nodes: config.nodes().iter().map(|_| Node::default()).collect(),
+            nodes: config.nodes().iter().map(|_| NodeHealth::default()).collect(),
             duplicates: None,
             wake_refusals: WakeRefusals::default(),
             verifications: Verifications::default(),
@@ -218,7 +218,7 @@ impl Context {
     }
 }
 
-impl Env {
+impl RedisEnv {
     pub(crate) const fn quorum(&self) -> usize {
         self.shared.nodes.len() / 2 + 1
     }
@@ -323,7 +323,7 @@ mod tests {
         let seconds = Duration::from_secs;
         let config = config.quarantine(seconds(10));
         for (uptime, until) in [(0, Some(10)), (1, Some(10)), (10, Some(1)), (11, Some(0)), (12, None)] {
-            let mut node = Node::default();
+            let mut node = NodeHealth::default();
             node.identify(Instant::ZERO, &config, Some(&Ok(ServerInfo::new("1", seconds(uptime)))));
             assert_eq!(node.quarantined_until, until.map(|until| Instant::ZERO + seconds(until)), "{uptime} s");
         }
@@ -335,7 +335,7 @@ mod tests {
         // P2
         let config = Config::new(["redis://a".parse().expect("a URL")]);
         let server = |id: &str| Ok(ServerInfo::new(id, Duration::from_secs(99)));
-        let mut node = Node { runs_scripts: true, ..Node::default() };
+        let mut node = NodeHealth { runs_scripts: true, ..NodeHealth::default() };
         for (server, same) in
             [(Some(server("1")), true), (Some(server("1")), true), (Some(server("2")), false), (None, false)]
         {

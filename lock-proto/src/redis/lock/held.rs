@@ -2,10 +2,10 @@
 // H1 to H4, Q3
 
 use super::Redis;
-use super::calls::{Call, Purpose, Take};
+use super::calls::{Purpose, RedisCall, Take};
 use super::cleanup::Cleanup;
-use super::context::{Env, NodeSet};
-use super::watchdog::{Extended, Hold, Renewal};
+use super::context::{NodeSet, RedisEnv};
+use super::watchdog::{Extended, QuorumHold, RenewalRequest};
 use crate::id::NodeId;
 use crate::lock::{Fact, Report};
 use crate::redis::request::{Reply, Request};
@@ -13,7 +13,7 @@ use crate::redis::validity::Ttl;
 
 impl Redis {
     /// Sends the renewals and top-ups that are due.
-    pub(super) fn renew(&mut self, env: &mut Env) {
+    pub(super) fn renew(&mut self, env: &mut RedisEnv) {
         let quorum = env.quorum();
         for index in 0..env.shared.nodes.len() {
             let node = NodeId::new(index as u16);
@@ -21,13 +21,13 @@ impl Redis {
             let (number, ttl) = (hold.number, hold.ttl());
             match hold.due(env.now, node, quorum) {
                 None => continue,
-                Some(Renewal::Extend) => {
+                Some(RenewalRequest::Extend) => {
                     let fence_block = if hold.needs_fences() { env.config.store.fence_block } else { 0 };
                     let request = Request::Extend { key: self.key.clone(), number, ttl_ms: ttl.ms(), fence_block };
                     self.calls.send(env, node, request, Purpose::Renew { number, ttl });
                 }
-                Some(Renewal::TopUp) if !self.calls.takes(node).is_empty() => continue,
-                Some(Renewal::TopUp) => {
+                Some(RenewalRequest::TopUp) if !self.calls.takes(node).is_empty() => continue,
+                Some(RenewalRequest::TopUp) => {
                     let retired = self.retired(env);
                     let (key, ttl_ms) = (self.key.clone(), ttl.ms());
                     let request =
@@ -45,7 +45,14 @@ impl Redis {
     }
 
     /// Handles the reply to a renewal of the token with this number.
-    pub(super) fn renewal_answered(&mut self, env: &mut Env, call: Call, number: u64, ttl: Ttl, reply: &Reply) {
+    pub(super) fn renewal_answered(
+        &mut self,
+        env: &mut RedisEnv,
+        call: RedisCall,
+        number: u64,
+        ttl: Ttl,
+        reply: &Reply,
+    ) {
         if let Some(hold) = self.hold.as_mut().filter(|hold| hold.number == number) {
             hold.answered(env, call, ttl, reply);
             self.after_answer(env);
@@ -53,7 +60,7 @@ impl Redis {
     }
 
     /// Acts on a change of the hold's shares.
-    pub(super) fn after_answer(&mut self, env: &mut Env) {
+    pub(super) fn after_answer(&mut self, env: &mut RedisEnv) {
         let quorum = env.quorum();
         let Some(hold) = &mut self.hold else { return };
         let id = hold.id;
@@ -80,7 +87,7 @@ impl Redis {
     }
 
     /// Returns the nodes that may have the hold's token.
-    pub(super) fn nodes_of(&self, hold: &Hold) -> NodeSet {
+    pub(super) fn nodes_of(&self, hold: &QuorumHold) -> NodeSet {
         let mut nodes = NodeSet::default();
         for (index, share) in hold.shares.iter().enumerate() {
             let node = NodeId::new(index as u16);

@@ -22,16 +22,16 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
-use calls::{Call, Calls, Purpose};
+use calls::{Purpose, RedisCall, RedisCalls};
 use cleanup::{Cleanup, Cleanups, Delete, Send};
-pub use context::Context;
-pub(crate) use context::Env;
-use context::{NodeSet, Shared};
-use pending_release::Releasing;
+pub use context::RedisContext;
+pub(crate) use context::RedisEnv;
+use context::{NodeSet, RedisShared};
+use pending_release::DeleteResults;
 use redlock::Round;
 pub(crate) use redlock::answer_to_take;
 use wakeup::Subscription;
-use watchdog::Hold;
+use watchdog::QuorumHold;
 
 use super::config::{Config, Settings, Wake};
 use super::output::LocksOutput;
@@ -48,23 +48,23 @@ use crate::lock::{
 use crate::time::Instant;
 
 /// State machine for one lock name within one client. See [`step`](super::step).
-pub type Lock = lock::Lock<Redis>;
+pub type RedisLock = lock::Lock<Redis>;
 
 /// A waiting acquisition.
-pub type Waiter = lock::Waiter<Ttl>;
+pub type RedisWaiter = lock::Waiter<Ttl>;
 
 /// The store machine of one lock name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Redis {
     key: Key,
     /// The waiter for which the client contends.
-    head: Option<Waiter>,
+    head: Option<RedisWaiter>,
     contention: Contention,
-    hold: Option<Hold>,
+    hold: Option<QuorumHold>,
     /// What lost holds have left, whose guard is still alive.
     left: Vec<(LockId, Remains)>,
-    releases: Vec<Releasing>,
-    calls: Calls,
+    releases: Vec<DeleteResults>,
+    calls: RedisCalls,
     cleanups: Cleanups,
     subscription: Option<Subscription>,
     /// The nodes' last replies, for reports: to an attempt while there are waiters, and to a delete
@@ -121,7 +121,7 @@ impl Store for Redis {
     type Key = Key;
     type Terms = Ttl;
     type Settings = Settings;
-    type Shared = Shared;
+    type Shared = RedisShared;
     type Output = LocksOutput;
 
     fn new(key: Key) -> Self {
@@ -132,7 +132,7 @@ impl Store for Redis {
             hold: None,
             left: Vec::new(),
             releases: Vec::new(),
-            calls: Calls::default(),
+            calls: RedisCalls::default(),
             cleanups: Cleanups::default(),
             subscription: None,
             answers: Vec::new(),
@@ -157,7 +157,7 @@ impl Store for Redis {
         Ok((key, Ttl::new(request.ttl.unwrap_or(DEFAULT_TTL), request.renew, config)?))
     }
 
-    fn order(&mut self, env: &mut Env, order: Order<Ttl>) {
+    fn order(&mut self, env: &mut RedisEnv, order: Order<Ttl>) {
         match order {
             Order::Contend(head) => self.contend(env, head),
             Order::Claim(_) => {
@@ -190,7 +190,7 @@ impl Store for Redis {
         }
     }
 
-    fn timeout(&mut self, env: &mut Env) {
+    fn timeout(&mut self, env: &mut RedisEnv) {
         self.renew(env);
         self.backoff_until = self.backoff_until.filter(|until| *until > env.now);
         match &self.contention {
@@ -207,7 +207,7 @@ impl Store for Redis {
     }
 
     #[inline]
-    fn deadline(&self, _: &Env) -> Option<(Instant, &'static str)> {
+    fn deadline(&self, _: &RedisEnv) -> Option<(Instant, &'static str)> {
         let mut next = match &self.contention {
             Contention::Idle => None,
             Contention::Paused { until } => Some((*until, "next attempt")),
@@ -232,7 +232,7 @@ impl Store for Redis {
     }
 
     #[inline]
-    fn holding(&self, env: &Env, id: LockId) -> Option<Holding> {
+    fn holding(&self, env: &RedisEnv, id: LockId) -> Option<Holding> {
         let hold = self.hold.as_ref().filter(|hold| hold.id == id)?;
         Some(hold.holding(env.now, env.quorum()))
     }
@@ -248,12 +248,12 @@ impl Store for Redis {
     }
 
     #[inline]
-    fn after_step(&mut self, _: &mut Env) {
+    fn after_step(&mut self, _: &mut RedisEnv) {
         self.cleanups.tidy();
     }
 
     /// Ignores pending deletes on a silent minority. They block nobody, and the keys expire.
-    fn is_drained(&self, env: &Env) -> bool {
+    fn is_drained(&self, env: &RedisEnv) -> bool {
         let stalled = |node| self.cleanups.get(node).is_some_and(Cleanup::is_stalled);
         let mut open = self.cleanups.iter().filter(|cleanup| !cleanup.is_clear() && !cleanup.is_only_a_check());
         let silent = self.cleanups.iter().filter(|cleanup| cleanup.is_stalled()).count();
@@ -267,7 +267,7 @@ impl Store for Redis {
     }
 }
 
-impl Lock {
+impl RedisLock {
     /// Returns true if the cleanup needs no connection now.
     pub(crate) fn may_rest(&self) -> bool {
         let rests = |cleanup: &Cleanup| cleanup.is_clear() || cleanup.is_only_a_check();
@@ -275,38 +275,38 @@ impl Lock {
     }
 
     /// Processes an input of the store machine.
-    fn store_step<R>(&mut self, ctx: &mut Context, input: impl FnOnce(&mut Redis, &mut Env) -> R) -> R {
+    fn store_step<R>(&mut self, ctx: &mut RedisContext, input: impl FnOnce(&mut Redis, &mut RedisEnv) -> R) -> R {
         self.step(ctx, |lock, ctx| input(&mut lock.store, &mut ctx.env))
     }
 
     /// Handles the reply to the call with this serial.
-    pub fn reply(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
+    pub fn reply(&mut self, ctx: &mut RedisContext, serial: u64, reply: &Reply) {
         self.store_step(ctx, |store, env| store.reply(env, serial, reply));
     }
 
     /// Handles a new connection to a node.
-    pub fn node_up(&mut self, ctx: &mut Context, node: NodeId) {
+    pub fn node_up(&mut self, ctx: &mut RedisContext, node: NodeId) {
         self.store_step(ctx, |store, env| store.node_up(env, node));
     }
 
     /// The node confirmed the subscription to releases.
-    pub fn subscribed(&mut self, ctx: &mut Context, node: NodeId) {
+    pub fn subscribed(&mut self, ctx: &mut RedisContext, node: NodeId) {
         self.store_step(ctx, |store, env| store.subscribed(env, node));
     }
 
     /// The node no longer reports releases.
-    pub fn unsubscribed(&mut self, ctx: &mut Context, node: NodeId) {
+    pub fn unsubscribed(&mut self, ctx: &mut RedisContext, node: NodeId) {
         self.store_step(ctx, |store, env| store.unsubscribed(env, node));
     }
 
     /// The node reported a release. Returns true if a waiter here needs it.
-    pub fn signalled(&mut self, ctx: &mut Context, node: NodeId) -> bool {
+    pub fn signalled(&mut self, ctx: &mut RedisContext, node: NodeId) -> bool {
         self.store_step(ctx, |store, env| store.signalled(env, node))
     }
 
     /// Verifies the hold on the node, and returns the serial of the request.
     // Q7
-    pub(crate) fn verify(&mut self, ctx: &mut Context, node: NodeId) -> Option<u64> {
+    pub(crate) fn verify(&mut self, ctx: &mut RedisContext, node: NodeId) -> Option<u64> {
         self.store_step(ctx, |store, env| {
             store.hold.as_mut()?.verify(env.now, node);
             store.renew(env);
@@ -321,7 +321,7 @@ impl Redis {
     }
 
     /// Contends for this waiter, or for nobody.
-    fn contend(&mut self, env: &mut Env, head: Option<Waiter>) {
+    fn contend(&mut self, env: &mut RedisEnv, head: Option<RedisWaiter>) {
         let before = mem::replace(&mut self.head, head);
         match (before, self.head) {
             (_, None) => self.nobody_waits(env),
@@ -335,7 +335,7 @@ impl Redis {
     /// The new head takes over a round in flight, unless its keys would outlive their holder by more
     /// than the head's TTL.
     // A8
-    fn new_head(&mut self, env: &mut Env, head: &Waiter) {
+    fn new_head(&mut self, env: &mut RedisEnv, head: &RedisWaiter) {
         self.blocked = None;
         match mem::take(&mut self.contention) {
             Contention::Trying(round) if round.ttl <= head.terms => self.contention = Contention::Trying(round),
@@ -347,7 +347,7 @@ impl Redis {
         }
     }
 
-    fn nobody_waits(&mut self, env: &mut Env) {
+    fn nobody_waits(&mut self, env: &mut RedisEnv) {
         self.forward_signal(env);
         self.unsubscribe(env);
         self.tries = 0;
@@ -357,7 +357,7 @@ impl Redis {
         }
     }
 
-    fn hand_over(&mut self, env: &mut Env, to: &Waiter) {
+    fn hand_over(&mut self, env: &mut RedisEnv, to: &RedisWaiter) {
         let quorum = env.quorum();
         let complete = self.hold.as_mut().is_some_and(|hold| hold.hand_over(env.now, to, quorum, env.seed));
         if complete {
@@ -368,7 +368,7 @@ impl Redis {
     }
 
     /// Reports the complete grant.
-    fn offer(&mut self, env: &mut Env) {
+    fn offer(&mut self, env: &mut RedisEnv) {
         let quorum = env.quorum();
         let Some(hold) = &mut self.hold else { return };
         hold.is_offered = true;
@@ -382,14 +382,14 @@ impl Redis {
         env.report(Fact::Granted(hold.id, grant));
     }
 
-    fn end_hold(&mut self, env: &Env) -> Option<Remains> {
+    fn end_hold(&mut self, env: &RedisEnv) -> Option<Remains> {
         let hold = self.hold.take()?;
         let valid_until = hold.keys_until(env.quorum()).unwrap_or(env.now);
         Some(Remains { number: hold.number, valid_until, nodes: self.nodes_of(&hold), others: hold.others() })
     }
 
     /// Deletes what the hold of this acquisition has left. `yields`: other clients go first.
-    fn end(&mut self, env: &mut Env, id: LockId, answer: bool, yields: bool) {
+    fn end(&mut self, env: &mut RedisEnv, id: LockId, answer: bool, yields: bool) {
         if yields && let Some(hold) = &self.hold {
             // For one wake-up round trip. The acquisition may have taken longer, such as to open the
             // connection.
@@ -400,13 +400,13 @@ impl Redis {
         let left = self.left.iter().position(|(left, _)| *left == id).map(|place| self.left.swap_remove(place).1);
         let Some(remains) = left.or_else(|| self.end_hold(env)) else { return };
         if answer {
-            self.releases.push(Releasing::new(id, env.now, remains, self.cleanups.deleting()));
+            self.releases.push(DeleteResults::new(id, env.now, remains, self.cleanups.deleting()));
         }
         self.schedule_all(env, remains.nodes, remains.number);
         self.answer_releases(env);
     }
 
-    fn answer_releases(&mut self, env: &mut Env) {
+    fn answer_releases(&mut self, env: &mut RedisEnv) {
         let quorum = env.quorum();
         let mut place = 0;
         while let Some(release) = self.releases.get(place) {
@@ -419,15 +419,15 @@ impl Redis {
         }
     }
 
-    fn released(&self, env: &mut Env, release: &Releasing, outcome: Release) {
+    fn released(&self, env: &mut RedisEnv, release: &DeleteResults, outcome: Release) {
         let nodes = if outcome == Release::Unknown { self.not_released(env, release) } else { Box::default() };
         env.report(Fact::Released(release.id, outcome, nodes));
     }
 
     /// Returns the last reply of each server to an unconfirmed release; empty if none has failed.
     #[cold]
-    fn not_released(&self, env: &Env, release: &Releasing) -> Box<[Answer]> {
-        let answer = |(index, node): (usize, &context::Node)| {
+    fn not_released(&self, env: &RedisEnv, release: &DeleteResults) -> Box<[Answer]> {
+        let answer = |(index, node): (usize, &context::NodeHealth)| {
             if !release.awaits(NodeId::new(index as u16)) {
                 return Answer::Granted;
             }
@@ -445,7 +445,7 @@ impl Redis {
     }
 
     /// Passes a reply on by the purpose of its call. Replies to unknown calls are dropped.
-    fn reply(&mut self, env: &mut Env, serial: u64, reply: &Reply) {
+    fn reply(&mut self, env: &mut RedisEnv, serial: u64, reply: &Reply) {
         let Some(call) = self.calls.settle(serial) else { return };
         match call.purpose {
             Purpose::Take(take) => self.take_answered(env, call, take, reply),
@@ -454,7 +454,7 @@ impl Redis {
         }
     }
 
-    fn delete_answered(&mut self, env: &mut Env, call: Call, reply: &Reply) {
+    fn delete_answered(&mut self, env: &mut RedisEnv, call: RedisCall, reply: &Reply) {
         let node = call.node;
         let takes = self.calls.takes(node);
         let cleanup = self.cleanups.of(node);
@@ -516,7 +516,7 @@ impl Redis {
 
     /// Records the reply for a report. Waiters have their own.
     #[cold]
-    fn delete_failed(&mut self, env: &Env, node: NodeId, reply: &Reply) {
+    fn delete_failed(&mut self, env: &RedisEnv, node: NodeId, reply: &Reply) {
         if self.hold.is_none() && self.head.is_none() {
             self.answers.resize(env.shared.nodes.len(), Answer::Silent);
             if let Some(answer) = self.answers.get_mut(node.index()) {
@@ -525,7 +525,7 @@ impl Redis {
         }
     }
 
-    fn node_up(&mut self, env: &mut Env, node: NodeId) {
+    fn node_up(&mut self, env: &mut RedisEnv, node: NodeId) {
         if let Some(cleanup) = self.cleanups.get(node) {
             let send = cleanup.node_up();
             self.run_cleanup(env, node, send);
@@ -565,7 +565,7 @@ impl Redis {
     }
 
     /// Returns the token numbers that may be replaced or deleted now.
-    fn retired(&self, env: &Env) -> Retired {
+    fn retired(&self, env: &RedisEnv) -> Retired {
         let last = match (&self.hold, &self.contention) {
             (Some(hold), _) => hold.number - 1,
             (None, Contention::Trying(round)) => round.number - 1,
@@ -580,7 +580,7 @@ impl Redis {
 
     /// Schedules deletes on these nodes, and on the node that wakes waiters.
     // A7
-    fn schedule_all(&mut self, env: &mut Env, nodes: NodeSet, number: u64) {
+    fn schedule_all(&mut self, env: &mut RedisEnv, nodes: NodeSet, number: u64) {
         for node in self.with_wake_node(env, nodes).iter() {
             if nodes.contains(node) {
                 self.schedule(env, node, number, true);
@@ -591,12 +591,12 @@ impl Redis {
         }
     }
 
-    fn schedule(&mut self, env: &mut Env, node: NodeId, number: u64, announce: bool) {
+    fn schedule(&mut self, env: &mut RedisEnv, node: NodeId, number: u64, announce: bool) {
         let send = self.cleanups.of(node).schedule(self.calls.takes(node), number, announce);
         self.run_cleanup(env, node, send);
     }
 
-    fn run_cleanup(&mut self, env: &mut Env, node: NodeId, send: Send) {
+    fn run_cleanup(&mut self, env: &mut RedisEnv, node: NodeId, send: Send) {
         if send == Send::No {
             return;
         }

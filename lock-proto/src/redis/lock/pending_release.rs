@@ -11,7 +11,7 @@ use crate::time::Instant;
 
 /// What the deletes of a release have found so far.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Releasing {
+pub(super) struct DeleteResults {
     pub(super) id: LockId,
     number: u64,
     /// The end of the hold's validity.
@@ -32,7 +32,7 @@ pub(super) struct Releasing {
     maybe: NodeSet,
 }
 
-impl Releasing {
+impl DeleteResults {
     /// `before`: nodes with a delete in flight.
     pub(crate) fn new(id: LockId, now: Instant, remains: Remains, before: NodeSet) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Releasing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::calls::Calls;
+    use super::super::calls::RedisCalls;
     use super::super::cleanup::Cleanup;
     use super::*;
     use crate::fault::Fault;
@@ -131,19 +131,19 @@ mod tests {
     }
 
     /// A release at `now` of token 7, which was on `nodes` and valid until 100 ms.
-    fn release(now: u64, nodes: &[u16]) -> Releasing {
+    fn release(now: u64, nodes: &[u16]) -> DeleteResults {
         release_after(now, nodes, &[])
     }
 
     /// The same, with earlier deletes in flight on the nodes `before`.
-    fn release_after(now: u64, nodes: &[u16], before: &[u16]) -> Releasing {
+    fn release_after(now: u64, nodes: &[u16], before: &[u16]) -> DeleteResults {
         let remains = Remains { number: 7, valid_until: ms(100), nodes: set(nodes), others: NodeSet::default() };
-        Releasing::new(LockId { slot: 0, generation: 0 }, ms(now), remains, set(before))
+        DeleteResults::new(LockId { slot: 0, generation: 0 }, ms(now), remains, set(before))
     }
 
     fn delete(emitted: u64) -> Delete {
         let mut cleanup = Cleanup::default();
-        cleanup.delete_sent(Calls::default().takes(NodeId::new(0)), ms(emitted), 7, false);
+        cleanup.delete_sent(RedisCalls::default().takes(NodeId::new(0)), ms(emitted), 7, false);
         cleanup.deleting().expect("it was sent")
     }
 

@@ -3,7 +3,7 @@
 
 use super::Redis;
 use super::attempt::{NOTIFIED_POLL_FACTOR, NOTIFIED_POLL_GROWTH};
-use super::context::Env;
+use super::context::RedisEnv;
 use super::redlock::Round;
 use crate::jitter::{doubled, jitter};
 use crate::lock::{Answer, Blocked, Expiry};
@@ -33,7 +33,7 @@ impl Redis {
     }
 
     /// `signalled`: the lost round was started by a wake-up.
-    pub(super) fn next_attempt(&mut self, env: &Env, round: &Round, blocked: Blocked, signalled: bool) -> Instant {
+    pub(super) fn next_attempt(&mut self, env: &RedisEnv, round: &Round, blocked: Blocked, signalled: bool) -> Instant {
         let n = env.number;
         let poll = env.config.store.poll;
         let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 
 use super::cleanup::Cleanup;
-use super::context::{Env, NodeSet};
+use super::context::{NodeSet, RedisEnv};
 use super::{Contention, Redis};
 use crate::id::NodeId;
 use crate::lock::{Answer, Blocked, Expiry, ServerError, Wait};
@@ -82,7 +82,7 @@ impl Subscription {
 impl Redis {
     /// Yields to the waiter that a release of this client, emitted at `emitted`, has woken.
     /// Otherwise the next local waiter could retake the lock again and again.
-    pub(super) fn yield_to_woken(&mut self, env: &Env, emitted: Instant) {
+    pub(super) fn yield_to_woken(&mut self, env: &RedisEnv, emitted: Instant) {
         // Local waiters that already contend have backed off.
         let contends = !matches!(self.contention, Contention::Idle | Contention::Releasing { .. });
         if self.hold.is_none() && !contends && !env.is_stopping {
@@ -91,7 +91,7 @@ impl Redis {
     }
 
     /// Starts contention for the head: with an attempt, unless the client yields to another one.
-    pub(super) fn begin(&mut self, env: &mut Env) {
+    pub(super) fn begin(&mut self, env: &mut RedisEnv) {
         let Some(head) = self.head else { return };
         // The node may be silent, or nobody may be woken. A wait that ends before this attempt would
         // end without any.
@@ -120,12 +120,12 @@ impl Redis {
     /// Returns true if the node that wakes waiters has not answered this client's last release. An
     /// attempt now would overtake the woken waiter. On a single node that costs a round trip, so it
     /// waits only if its last attempt has overtaken one.
-    fn awaits_own_release(&self, env: &Env) -> bool {
+    fn awaits_own_release(&self, env: &RedisEnv) -> bool {
         let announces = |node| self.cleanups.get(node).is_some_and(Cleanup::is_announcing);
         (env.config.is_quorum() || self.overtook) && self.wake_node(env).is_some_and(announces)
     }
 
-    pub(super) fn own_release_answered(&mut self, env: &mut Env) {
+    pub(super) fn own_release_answered(&mut self, env: &mut RedisEnv) {
         if matches!(self.contention, Contention::Releasing { .. }) && !self.awaits_own_release(env) {
             self.contention = Contention::Idle;
             self.begin(env);
@@ -134,7 +134,7 @@ impl Redis {
 
     /// Subscribes to releases, or moves the subscription away from a node that cannot be reached or
     /// cannot wake waiters.
-    pub(super) fn subscribe(&mut self, env: &mut Env) {
+    pub(super) fn subscribe(&mut self, env: &mut RedisEnv) {
         if env.config.store.wake != Wake::Notify {
             return;
         }
@@ -152,7 +152,7 @@ impl Redis {
     }
 
     /// Returns the last reachable node, on which clients agree. A release reaches it last.
-    fn wake_node(&self, env: &Env) -> Option<NodeId> {
+    fn wake_node(&self, env: &RedisEnv) -> Option<NodeId> {
         let nodes = || {
             let nodes = (0..env.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16));
             nodes.filter(|node| env.may_wake(*node, &self.key))
@@ -166,7 +166,7 @@ impl Redis {
     }
 
     /// Adds the node that wakes waiters to the nodes of a release, whichever token it has.
-    pub(super) fn with_wake_node(&self, env: &Env, mut nodes: NodeSet) -> NodeSet {
+    pub(super) fn with_wake_node(&self, env: &RedisEnv, mut nodes: NodeSet) -> NodeSet {
         if env.config.is_quorum()
             && env.config.store.wake == Wake::Notify
             && !nodes.is_empty()
@@ -178,13 +178,13 @@ impl Redis {
     }
 
     /// Hands on a signal that this client consumed without an attempt.
-    pub(super) fn forward_signal(&self, env: &mut Env) {
+    pub(super) fn forward_signal(&self, env: &mut RedisEnv) {
         if let Some(subscription) = self.subscription.filter(|subscription| subscription.signalled) {
             env.announce(subscription.node, &self.key);
         }
     }
 
-    pub(super) fn unsubscribe(&mut self, env: &mut Env) {
+    pub(super) fn unsubscribe(&mut self, env: &mut RedisEnv) {
         self.blocked = None;
         if let Some(subscription) = self.subscription.take() {
             env.listen(subscription.node, &self.key, false);
@@ -196,7 +196,7 @@ impl Redis {
     }
 
     /// The node confirmed the subscription. One more attempt covers earlier releases.
-    pub fn subscribed(&mut self, env: &mut Env, node: NodeId) {
+    pub fn subscribed(&mut self, env: &mut RedisEnv, node: NodeId) {
         let Some(subscription) = self.subscribed_at(node) else { return };
         subscription.active = true;
         if !subscription.retried {
@@ -206,7 +206,7 @@ impl Redis {
     }
 
     /// The node no longer reports releases.
-    pub fn unsubscribed(&mut self, env: &mut Env, node: NodeId) {
+    pub fn unsubscribed(&mut self, env: &mut RedisEnv, node: NodeId) {
         let Some(subscription) = self.subscribed_at(node) else { return };
         subscription.active = false;
         subscription.retried = false;
@@ -216,7 +216,7 @@ impl Redis {
     }
 
     /// The node reported a release. Returns true if a waiter here needs it.
-    pub fn signalled(&mut self, env: &mut Env, node: NodeId) -> bool {
+    pub fn signalled(&mut self, env: &mut RedisEnv, node: NodeId) -> bool {
         let Some(subscription) = self.subscribed_at(node) else { return false };
         subscription.signalled = true;
         subscription.fired = true;
@@ -224,7 +224,7 @@ impl Redis {
         true
     }
 
-    pub(super) fn attempt_soon(&mut self, env: &mut Env) {
+    pub(super) fn attempt_soon(&mut self, env: &mut RedisEnv) {
         match &mut self.contention {
             Contention::Paused { .. } => self.start_round(env),
             Contention::Trying(round) => round.signalled = true,

@@ -5,9 +5,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Waiter;
-use super::calls::{Call, Purpose};
-use super::context::{Env, NodeSet, server_of};
+use super::RedisWaiter;
+use super::calls::{Purpose, RedisCall};
+use super::context::{NodeSet, RedisEnv, server_of};
 use super::redlock::{Round, Vote};
 use crate::collections::Few;
 use crate::id::{LockId, NodeId};
@@ -76,7 +76,7 @@ impl Share {
 
 /// A token held on a quorum of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Hold {
+pub(super) struct QuorumHold {
     pub(crate) number: u64,
     pub(crate) shares: Few<Share>,
     /// The acquisition that has it.
@@ -113,7 +113,7 @@ struct Extending {
 
 /// A request that is due on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Renewal {
+pub(crate) enum RenewalRequest {
     Extend,
     /// Writes the token to a node that does not have it.
     // Q3
@@ -130,8 +130,8 @@ pub(crate) enum Extended {
     Failed(Vec<Instant>),
 }
 
-impl Hold {
-    pub(crate) fn new(now: Instant, round: &Round, waiter: &Waiter, config: &Config, seed: u64) -> Self {
+impl QuorumHold {
+    pub(crate) fn new(now: Instant, round: &Round, waiter: &RedisWaiter, config: &Config, seed: u64) -> Self {
         let shares = round
             .votes
             .iter()
@@ -269,7 +269,7 @@ impl Hold {
 
     /// Hands it to another holder of this client: same token, next fencing token. Returns true if
     /// the holder may be notified at once.
-    pub(crate) fn hand_over(&mut self, now: Instant, next: &Waiter, quorum: usize, seed: u64) -> bool {
+    pub(crate) fn hand_over(&mut self, now: Instant, next: &RedisWaiter, quorum: usize, seed: u64) -> bool {
         if let Some(fences) = &mut self.fences {
             fences.first = fences.first.saturating_add(1);
             fences.count = fences.count.saturating_sub(1);
@@ -309,7 +309,7 @@ impl Hold {
     }
 
     /// Returns the request due on `node`. The caller then calls `sent`, and finally `renewed`.
-    pub(crate) fn due(&mut self, now: Instant, node: NodeId, quorum: usize) -> Option<Renewal> {
+    pub(crate) fn due(&mut self, now: Instant, node: NodeId, quorum: usize) -> Option<RenewalRequest> {
         let renewal = self.renewal_due(now);
         let renews = self.renew != Renew::Manual;
         let is_held = self.is_claimed;
@@ -323,11 +323,11 @@ impl Hold {
             // H5
             let verify = is_held && share.verifying && share.retry_at().is_none();
             let renew = is_held && renews && (renewal || retry);
-            return (share.extend == Extend::Pending || renew || verify).then_some(Renewal::Extend);
+            return (share.extend == Extend::Pending || renew || verify).then_some(RenewalRequest::Extend);
         }
         // A quorum confirms unbroken ownership, so a node without the token may get it.
         // Q3
-        (is_held && (renewal || retry) && self.is_valid(now, quorum)).then_some(Renewal::TopUp)
+        (is_held && (renewal || retry) && self.is_valid(now, quorum)).then_some(RenewalRequest::TopUp)
     }
 
     fn renewal_due(&self, now: Instant) -> bool {
@@ -353,7 +353,7 @@ impl Hold {
     }
 
     /// Handles the reply to a renewal with this TTL, or to an attempt that was still in flight.
-    pub(super) fn answered(&mut self, env: &Env, call: Call, ttl: Ttl, reply: &Reply) {
+    pub(super) fn answered(&mut self, env: &RedisEnv, call: RedisCall, ttl: Ttl, reply: &Reply) {
         let node = call.node;
         let retry_at = self.ttl().retry_at(env.now, env.seed, call.serial);
         let needs_fences = self.needs_fences();
@@ -450,7 +450,7 @@ impl Hold {
 
     /// Handles a new connection to a node. Returns true if what the node confirmed was discarded:
     /// an earlier server at this address may have the token, and the address may lead there again.
-    pub(crate) fn node_up(&mut self, env: &Env, node: NodeId) -> bool {
+    pub(crate) fn node_up(&mut self, env: &RedisEnv, node: NodeId) -> bool {
         let had = self.has(node);
         if self.equal || env.shared.duplicates.is_some() {
             self.find_equal(env, node);
@@ -476,7 +476,7 @@ impl Hold {
     /// Counts nodes that lead to the same server once. What `node` confirmed before its address led
     /// to another server no longer counts for it: another node may lead to the earlier server.
     // Q6
-    fn find_equal(&mut self, env: &Env, node: NodeId) {
+    fn find_equal(&mut self, env: &RedisEnv, node: NodeId) {
         if env.shared.nodes.get(node.index()).is_some_and(|known| known.changed) {
             self.move_confirmed(node);
         }

@@ -89,7 +89,7 @@ impl Scanner {
             let Some(&kind) = buf.get(self.at) else {
                 return if self.at < limits.frame { Ok(Scan::Missing(1)) } else { Err(Breach::TooLong) };
             };
-            let Some(kind) = Kind::of(kind, protocol) else {
+            let Some(kind) = FrameKind::of(kind, protocol) else {
                 return Err(buf.get(self.at..).and_then(Breach::of_other_protocol).unwrap_or(Breach::Malformed));
             };
             let Some(line_end) = self.line_end(buf, kind, limits)? else {
@@ -109,9 +109,9 @@ impl Scanner {
     }
 
     /// Returns the end of the line at `at`, if it is complete.
-    fn line_end(&mut self, buf: &[u8], kind: Kind, limits: &Limits) -> Result<Option<usize>, Breach> {
+    fn line_end(&mut self, buf: &[u8], kind: FrameKind, limits: &Limits) -> Result<Option<usize>, Breach> {
         let left = limits.frame.saturating_sub(self.at);
-        let number = !matches!(kind, Kind::Line) && left > NUMBER_LINE;
+        let number = !matches!(kind, FrameKind::Line) && left > NUMBER_LINE;
         let (longest, breach) = if number { (NUMBER_LINE, Breach::Malformed) } else { (left, Breach::TooLong) };
         let from = self.searched.max(self.at);
         let until = buf.len().min(self.at + longest);
@@ -128,7 +128,7 @@ impl Scanner {
     /// Processes an element whose first line is complete. Returns true if the frame ends with it.
     fn element(
         &mut self,
-        kind: Kind,
+        kind: FrameKind,
         line: &[u8],
         line_end: usize,
         protocol: Protocol,
@@ -136,11 +136,11 @@ impl Scanner {
     ) -> Result<bool, Breach> {
         self.at = line_end;
         match kind {
-            Kind::Line => Ok(self.close_element()),
-            Kind::Integer => integer(line).map(|_| self.close_element()),
-            Kind::Empty if line.is_empty() => Ok(self.close_element()),
-            Kind::Empty => Err(Breach::Malformed),
-            Kind::Blob { min } => {
+            FrameKind::Line => Ok(self.close_element()),
+            FrameKind::Integer => integer(line).map(|_| self.close_element()),
+            FrameKind::Empty if line.is_empty() => Ok(self.close_element()),
+            FrameKind::Empty => Err(Breach::Malformed),
+            FrameKind::Blob { min } => {
                 let Some(len) = length(line, protocol)? else { return Ok(self.close_element()) };
                 if len < min {
                     return Err(Breach::Malformed);
@@ -149,7 +149,7 @@ impl Scanner {
                 self.blob_end = end;
                 Ok(false)
             }
-            Kind::Aggregate { per_item, extra, top_only } => {
+            FrameKind::Aggregate { per_item, extra, top_only } => {
                 if top_only && self.depth > 0 {
                     return Err(Breach::Malformed);
                 }
@@ -188,7 +188,7 @@ impl Scanner {
 
 /// What follows a type byte.
 #[derive(Clone, Copy)]
-enum Kind {
+enum FrameKind {
     Line,
     Integer,
     Empty,
@@ -204,7 +204,7 @@ enum Kind {
     },
 }
 
-impl Kind {
+impl FrameKind {
     fn of(byte: u8, protocol: Protocol) -> Option<Self> {
         let list = Self::Aggregate { per_item: 1, extra: 0, top_only: false };
         match (byte, protocol) {
@@ -247,7 +247,7 @@ fn integer(line: &[u8]) -> Result<i64, Breach> {
 
 /// A decoded frame, in the detail that this library needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer<'a> {
+pub(super) enum Decoded<'a> {
     Nil,
     Int(i64),
     Text(&'a [u8]),
@@ -265,7 +265,7 @@ pub(super) enum Answer<'a> {
     Other,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> Decoded<'a> {
     pub(super) fn decode(frame: &'a [u8], protocol: Protocol) -> Result<Self, Breach> {
         match protocol {
             Protocol::Resp2 => match resp2::decode::decode_range(frame) {

@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::frame::Answer;
+use super::frame::Decoded;
 use super::wire::Job;
 use super::{Pipe, PipeConfig, PipeOutput, Resp};
 use crate::fault::{Breach, Fault};
@@ -53,13 +53,13 @@ impl Pipe {
     /// [`PipeConfig::server_info`], no request waits for the reply.
     pub fn request_server_info(&mut self, now: Instant) {
         self.clock(now);
-        if self.is_up() && self.state.avoided.contains(Step::Info, self.now) {
+        if self.is_up() && self.state.avoided.contains(HandshakeStep::Info, self.now) {
             let text = "the server, or a proxy before it, closes the connection at INFO".into();
             let refused = ServerError { class: ErrorClass::Refused, text };
             self.outputs.push_back(PipeOutput::Server(Err(refused)));
         } else if self.is_up() {
             self.expect_replies();
-            self.state.wire.login(Step::Info, &self.state.config.endpoint, self.renewal.login());
+            self.state.wire.login(HandshakeStep::Info, &self.state.config.endpoint, self.renewal.login());
         }
     }
 }
@@ -75,18 +75,18 @@ const AVOIDED_FOR: Duration = Duration::from_secs(600);
 pub(super) struct Avoided {
     /// The first request without a reply when the last connection ended. A server may end at any
     /// request, so once is no proof.
-    suspect: Option<Step>,
+    suspect: Option<HandshakeStep>,
     /// The requests, until when.
-    steps: Vec<(Step, Instant)>,
+    steps: Vec<(HandshakeStep, Instant)>,
 }
 
 impl Avoided {
-    pub(super) fn contains(&self, step: Step, now: Instant) -> bool {
+    pub(super) fn contains(&self, step: HandshakeStep, now: Instant) -> bool {
         self.steps.iter().any(|(own, until)| *own == step && *until > now)
     }
 
     /// The server has closed a connection, at this request or not.
-    fn closed_at(&mut self, step: Option<Step>, now: Instant) {
+    fn closed_at(&mut self, step: Option<HandshakeStep>, now: Instant) {
         self.steps.retain(|(_, until)| *until > now);
         if let Some(step) = step.filter(|step| self.suspect == Some(*step)) {
             self.steps.push((step, now + AVOIDED_FOR));
@@ -108,7 +108,7 @@ impl Resp {
 
 /// One command of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Step {
+pub(super) enum HandshakeStep {
     /// `HELLO 3`, with the login.
     Hello,
     Auth,
@@ -118,7 +118,7 @@ pub(super) enum Step {
     Info,
 }
 
-impl Step {
+impl HandshakeStep {
     /// Returns true if the connection can be used without it.
     const fn is_optional(self, config: &PipeConfig) -> bool {
         match self {
@@ -165,30 +165,30 @@ impl Step {
     }
 
     /// Processes a reply. An error means that the connection cannot be used.
-    pub(super) fn read(self, answer: &Answer<'_>, hello: &mut Hello) -> Result<(), Cause> {
-        if let Answer::Error(text) = answer
+    pub(super) fn read(self, answer: &Decoded<'_>, hello: &mut Hello) -> Result<(), Cause> {
+        if let Decoded::Error(text) = answer
             && text.starts_with("NOAUTH")
         {
             // The login itself failed.
             return Err(ServerError::classify(text).into());
         }
         match (self, answer) {
-            (Self::Hello, Answer::Map(map)) if is_cluster_mode(map) => {
+            (Self::Hello, Decoded::Map(map)) if is_cluster_mode(map) => {
                 Err(cluster("HELLO reports mode cluster").into())
             }
-            (Self::Hello, Answer::Map(_)) => Ok(()),
-            (Self::Auth | Self::Select | Self::SetName, Answer::Text(b"OK")) => Ok(()),
-            (Self::Hello, Answer::Error(text)) => Err(hello_refused(text).into()),
-            (Self::Auth | Self::Select, Answer::Error(text)) => Err(ServerError::classify(text).into()),
+            (Self::Hello, Decoded::Map(_)) => Ok(()),
+            (Self::Auth | Self::Select | Self::SetName, Decoded::Text(b"OK")) => Ok(()),
+            (Self::Hello, Decoded::Error(text)) => Err(hello_refused(text).into()),
+            (Self::Auth | Self::Select, Decoded::Error(text)) => Err(ServerError::classify(text).into()),
             // The name only shows up in CLIENT LIST; nothing depends on it.
-            (Self::SetName, Answer::Error(_)) => Ok(()),
-            (Self::ClientId, Answer::Int(id)) => {
+            (Self::SetName, Decoded::Error(_)) => Ok(()),
+            (Self::ClientId, Decoded::Int(id)) => {
                 hello.client_id = Some(*id);
                 Ok(())
             }
-            (Self::ClientId, Answer::Error(_)) => Ok(()),
-            (Self::Info, Answer::Text(_) | Answer::Error(_)) => {
-                if let Answer::Text(text) = answer
+            (Self::ClientId, Decoded::Error(_)) => Ok(()),
+            (Self::Info, Decoded::Text(_) | Decoded::Error(_)) => {
+                if let Decoded::Text(text) = answer
                     && ["redis_mode", "server_mode"].iter().any(|name| field(text, name) == Some("cluster"))
                 {
                     return Err(cluster("INFO says redis_mode cluster").into());
@@ -241,11 +241,11 @@ fn cluster(how: &str) -> ServerError {
 }
 
 impl ServerInfo {
-    pub(super) fn read(answer: &Answer<'_>) -> Result<Self, ServerError> {
-        if let Answer::Error(text) = answer {
+    pub(super) fn read(answer: &Decoded<'_>) -> Result<Self, ServerError> {
+        if let Decoded::Error(text) = answer {
             return Err(ServerError::classify(text));
         }
-        Self::parse(if let Answer::Text(text) = answer { text } else { b"" })
+        Self::parse(if let Decoded::Text(text) = answer { text } else { b"" })
     }
 
     /// Parses the text of `INFO server`: lines of `field:value`, see

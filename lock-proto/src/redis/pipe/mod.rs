@@ -19,11 +19,11 @@ pub use frame::Limits;
 pub use handshake::{Hello, ServerInfo};
 pub use protocol::Resp;
 
-use self::frame::Answer;
-use self::handshake::Step;
+use self::frame::Decoded;
+use self::handshake::HandshakeStep;
 use self::protocol::HandshakeReplies;
 use self::resp_fast_path::parse_common_reply;
-use self::wire::{Job, Pending, breach};
+use self::wire::{Job, PendingCommand, breach};
 use super::batch;
 use super::request::{Identity, Key, Reply, Request, Value};
 use super::server_error::{asks_for_login, is_full, refuses_several, rejects_login};
@@ -170,7 +170,7 @@ impl Pipe {
         self.hurry(connect_by);
         let take = matches!(request, Request::Take { .. });
         let send_by = ttl.filter(|_| take).map_or(Instant::MAX, |ttl| now + ttl / 2);
-        self.submit(Pending { job: Job::Call { call, request, tries: 0 }, send_by }, connect_by);
+        self.submit(PendingCommand { job: Job::Call { call, request, tries: 0 }, send_by }, connect_by);
     }
 
     /// Blocks in the server until one of these locks is signalled, for at most `timeout` (at least
@@ -284,7 +284,7 @@ impl Pipe {
 
     fn submit_job(&mut self, job: Job) {
         let connect_by = self.now + self.state.config.connect_timeout;
-        self.submit(Pending { job, send_by: Instant::MAX }, connect_by);
+        self.submit(PendingCommand { job, send_by: Instant::MAX }, connect_by);
     }
 
     fn advance_login(&mut self, login: HandshakeReplies, until: Instant) {
@@ -312,7 +312,7 @@ impl Pipe {
                 continue;
             }
             let Some(frame) = self.state.wire.take_frame(&mut bytes, protocol, &limits).map_err(breach)? else { break };
-            let answer = Answer::decode(&frame, protocol).map_err(breach);
+            let answer = Decoded::decode(&frame, protocol).map_err(breach);
             let result = answer.and_then(|answer| self.handle_answer(answer, &mut ending));
             self.state.wire.recycle(frame);
             result?;
@@ -320,12 +320,12 @@ impl Pipe {
         Ok(ending)
     }
 
-    fn handle_answer(&mut self, answer: Answer<'_>, ending: &mut Option<Cause>) -> Result<(), Cause> {
+    fn handle_answer(&mut self, answer: Decoded<'_>, ending: &mut Option<Cause>) -> Result<(), Cause> {
         if !self.state.wire.is_answered(&answer, &self.state.config.limits)? {
             return Ok(());
         }
         let Some(calls) = self.state.wire.first().map(|sent| usize::from(sent.calls)) else { return Ok(()) };
-        if let Answer::Error(text) = answer {
+        if let Decoded::Error(text) = answer {
             return self.handle_error(answer, text, calls, ending);
         }
         if calls == 1 {
@@ -336,7 +336,7 @@ impl Pipe {
 
     fn handle_error(
         &mut self,
-        answer: Answer<'_>,
+        answer: Decoded<'_>,
         text: &str,
         calls: usize,
         ending: &mut Option<Cause>,
@@ -373,7 +373,7 @@ impl Pipe {
     /// Resolves the first `calls` in flight, which shared one command, or resends them.
     fn resolve_each(
         &mut self,
-        answer: Answer<'_>,
+        answer: Decoded<'_>,
         value: Value<'_>,
         calls: usize,
         resend: bool,
@@ -394,7 +394,7 @@ impl Pipe {
     }
 
     #[inline]
-    fn resolve(&mut self, answer: Answer<'_>, value: Value<'_>, error: Option<&ServerError>) -> Result<(), Cause> {
+    fn resolve(&mut self, answer: Decoded<'_>, value: Value<'_>, error: Option<&ServerError>) -> Result<(), Cause> {
         let Some(sent) = self.state.wire.first() else { return Ok(()) };
         let wrong = || breach(Breach::WrongReply);
         let mut malformed = false;
@@ -410,10 +410,10 @@ impl Pipe {
                 let reply = reply.unwrap_or_else(|| Reply::Unknown(wrong()));
                 self.outputs.push_back(PipeOutput::Reply { call: *call, reply });
             }
-            Job::Login(Step::Info) if self.is_up() => {
+            Job::Login(HandshakeStep::Info) if self.is_up() => {
                 self.outputs.push_back(PipeOutput::Server(ServerInfo::read(&answer)));
             }
-            Job::Login(Step::Auth) if self.is_up() => match error {
+            Job::Login(HandshakeStep::Auth) if self.is_up() => match error {
                 // The connection keeps its earlier login.
                 Some(error) => {
                     self.renewal.reject(self.now, error, self.state.config.reconnect);
@@ -428,16 +428,16 @@ impl Pipe {
             }
             Job::Block { .. } => self.outputs.push_back(match (answer, error) {
                 (_, Some(error)) => PipeOutput::BlockRefused(error.clone()),
-                (Answer::Nil, _) => PipeOutput::Woken(None),
-                (Answer::List(key), _) => PipeOutput::Woken(Some(Bytes::copy_from_slice(key))),
+                (Decoded::Nil, _) => PipeOutput::Woken(None),
+                (Decoded::List(key), _) => PipeOutput::Woken(Some(Bytes::copy_from_slice(key))),
                 _ => return Err(wrong()),
             }),
             // A refusal shows as well that the server is there.
             Job::Ping => {}
             Job::Unblock { .. } => match (answer, error) {
                 (_, Some(error)) => self.outputs.push_back(PipeOutput::UnblockRefused(error.clone())),
-                (Answer::Int(0), _) => self.outputs.push_back(PipeOutput::NotBlocked),
-                (Answer::Int(_), _) => {}
+                (Decoded::Int(0), _) => self.outputs.push_back(PipeOutput::NotBlocked),
+                (Decoded::Int(_), _) => {}
                 _ => return Err(wrong()),
             },
         }

@@ -3,8 +3,8 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use super::handshake::{Avoided, Step};
-use super::wire::{Job, Pending, Wire};
+use super::handshake::{Avoided, HandshakeStep};
+use super::wire::{Job, PendingCommand, RespWire};
 use super::{Hello, PipeConfig, PipeOutput};
 use crate::connection::{Failed, Opening, Order, Policy, Protocol, Settlement};
 use crate::fault::Fault;
@@ -18,7 +18,7 @@ use crate::url::{Login, Target};
 pub struct Resp {
     pub(super) config: PipeConfig,
     pub(super) identity: Identity,
-    pub(super) wire: Wire,
+    pub(super) wire: RespWire,
     pub(super) avoided: Avoided,
     /// When bytes last arrived, without replies to logins on the open connection.
     pub(super) last_used: Instant,
@@ -39,7 +39,7 @@ pub struct HandshakeReplies {
 impl Resp {
     pub(super) fn new(config: PipeConfig, identity: Identity) -> Self {
         let (last_used, idle_checked) = (Instant::ZERO, Instant::ZERO);
-        let (wire, avoided) = (Wire::default(), Avoided::default());
+        let (wire, avoided) = (RespWire::default(), Avoided::default());
         Self { config, identity, wire, avoided, last_used, idle_checked, rests: false }
     }
 
@@ -62,7 +62,7 @@ fn answer(job: Job, seen: bool, cause: &Cause) -> Option<PipeOutput> {
 
 impl Protocol for Resp {
     type Handshake = HandshakeReplies;
-    type Pending = Pending;
+    type Pending = PendingCommand;
     type Output = PipeOutput;
 
     #[inline]
@@ -91,7 +91,7 @@ impl Protocol for Resp {
     }
 
     fn begin(&mut self, _: u64, _: u64) {
-        self.wire = Wire::default();
+        self.wire = RespWire::default();
     }
 
     fn shake_hands(&mut self, opening: &mut Opening<'_, PipeOutput>) -> Result<Option<HandshakeReplies>, Fault> {
@@ -101,7 +101,7 @@ impl Protocol for Resp {
             return Ok(None);
         }
         let mut unanswered = 0;
-        for step in Step::of(&self.config, login).filter(|step| !self.avoided.contains(*step, opening.now)) {
+        for step in HandshakeStep::of(&self.config, login).filter(|step| !self.avoided.contains(*step, opening.now)) {
             self.wire.login(step, endpoint, login);
             unanswered += 1;
         }
@@ -123,7 +123,7 @@ impl Protocol for Resp {
     }
 
     #[inline]
-    fn queue(&mut self, _: Instant, pending: Pending) {
+    fn queue(&mut self, _: Instant, pending: PendingCommand) {
         self.wire.queue(pending);
     }
 
@@ -146,10 +146,10 @@ impl Protocol for Resp {
         while let Some((job, seen)) = self.wire.pop_unanswered() {
             outputs.extend(answer(job, seen, end.cause));
         }
-        self.wire = Wire::default();
+        self.wire = RespWire::default();
     }
 
-    fn answer_unsent(&self, pending: Pending, cause: &Cause) -> Option<PipeOutput> {
+    fn answer_unsent(&self, pending: PendingCommand, cause: &Cause) -> Option<PipeOutput> {
         answer(pending.job, false, cause)
     }
 }

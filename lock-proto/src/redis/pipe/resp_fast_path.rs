@@ -1,7 +1,7 @@
 //! Fast path for the most common replies. Decoding costs as much as all other processing of a
 //! reply. Anything not recognised here goes to the scanner and the decoder.
 
-use super::frame::{Answer, Limits, MAX_INTS};
+use super::frame::{Decoded, Limits, MAX_INTS};
 use crate::redis::url::Protocol;
 
 /// More digits may not fit into an `i64`.
@@ -13,12 +13,12 @@ pub(super) fn parse_common_reply(
     bytes: &[u8],
     protocol: Protocol,
     limits: &Limits,
-) -> Option<(Answer<'static>, usize)> {
+) -> Option<(Decoded<'static>, usize)> {
     let (answer, len) = match *bytes.first()? {
-        b':' => int(bytes, 0).map(|(n, end)| (Answer::Int(n), end))?,
-        b'+' => bytes.starts_with(b"+OK\r\n").then_some((Answer::Text(b"OK"), 5))?,
-        b'$' => (protocol == Protocol::Resp2 && bytes.starts_with(b"$-1\r\n")).then_some((Answer::Nil, 5))?,
-        b'_' => (protocol == Protocol::Resp3 && bytes.starts_with(b"_\r\n")).then_some((Answer::Nil, 3))?,
+        b':' => int(bytes, 0).map(|(n, end)| (Decoded::Int(n), end))?,
+        b'+' => bytes.starts_with(b"+OK\r\n").then_some((Decoded::Text(b"OK"), 5))?,
+        b'$' => (protocol == Protocol::Resp2 && bytes.starts_with(b"$-1\r\n")).then_some((Decoded::Nil, 5))?,
+        b'_' => (protocol == Protocol::Resp3 && bytes.starts_with(b"_\r\n")).then_some((Decoded::Nil, 3))?,
         b'*' => {
             let len = match bytes.get(1..4)? {
                 b"2\r\n" => 2,
@@ -32,7 +32,7 @@ pub(super) fn parse_common_reply(
             for value in values.iter_mut().take(len) {
                 (*value, end) = int(bytes, end)?;
             }
-            (Answer::Ints { values, len }, end)
+            (Decoded::Ints { values, len }, end)
         }
         _ => return None,
     };
@@ -109,7 +109,7 @@ mod tests {
             for protocol in [Protocol::Resp2, Protocol::Resp3] {
                 let Some((answer, len)) = parse_common_reply(&bytes, protocol, &limits) else { continue };
                 assert_eq!(Scanner::default().scan(&bytes, protocol, &limits), Ok(Scan::Complete(len)), "{bytes:?}");
-                assert_eq!(Answer::decode(&bytes[..len], protocol), Ok(answer), "{bytes:?}");
+                assert_eq!(Decoded::decode(&bytes[..len], protocol), Ok(answer), "{bytes:?}");
                 read[b":+$_*".iter().position(|kind| *kind == bytes[0]).unwrap_or_default()] += 1;
             }
         }
@@ -123,7 +123,7 @@ mod tests {
         for (list, elements) in [(pair, 2), (four, 4)] {
             let exact = Limits { frame: list.len(), depth: 1, elements, ..Limits::default() };
             let (answer, len) = parse_common_reply(list, Protocol::Resp2, &exact).unwrap();
-            assert_eq!(Answer::decode(list, Protocol::Resp2), Ok(answer));
+            assert_eq!(Decoded::decode(list, Protocol::Resp2), Ok(answer));
             assert_eq!(Scanner::default().scan(list, Protocol::Resp2, &exact), Ok(Scan::Complete(len)));
             // The frame is incomplete, and its rest exceeds the limit.
             let full = Limits { frame: 4, ..exact };

@@ -36,13 +36,13 @@ fn assert_linear(most: usize, work: impl Fn(usize)) {
 }
 
 /// A pipe, a clock, and the host's side of the contract.
-struct Rig {
+struct PipeRig {
     pipe: Pipe,
     now: Instant,
     serial: u64,
 }
 
-impl Rig {
+impl PipeRig {
     fn new(url: &str) -> Self {
         Self::with(url, Role::Commands, false)
     }
@@ -209,7 +209,7 @@ fn server(text: &str) -> Cause {
 
 #[test]
 fn plain_connection_is_up_at_once_and_replies_in_order() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let (a, b) = (rig.send(take("a")), rig.send(take("b")));
     assert_eq!(rig.pipe.in_flight(), 0, "nothing was written yet");
     assert_eq!(rig.commands(conn), ["SET", "SET"]);
@@ -223,7 +223,7 @@ fn plain_connection_is_up_at_once_and_replies_in_order() {
 #[test]
 fn handshake_is_sent_in_one_write_before_any_request() {
     // P1, Q6
-    let mut rig = Rig::with("redis://u:pw@h/3?client_name=me", Role::Wake, true);
+    let mut rig = PipeRig::with("redis://u:pw@h/3?client_name=me", Role::Wake, true);
     let call = rig.send(take("a"));
     let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
     assert!(rig.pipe.outgoing(conn).is_empty(), "nothing can be written before the connection is open");
@@ -246,7 +246,7 @@ fn handshake_is_sent_in_one_write_before_any_request() {
 #[test]
 fn resp3_handshake_uses_hello() {
     // P1
-    let mut rig = Rig::with("redis://:pw@h/3?protocol=resp3&client_name=me", Role::Wake, true);
+    let mut rig = PipeRig::with("redis://:pw@h/3?protocol=resp3&client_name=me", Role::Wake, true);
     let conn = rig.opened();
     let written = commands(&rig.written(conn));
     let expected: [&[&str]; 5] = [
@@ -298,7 +298,7 @@ fn refused_handshake_fails_pending_requests_and_is_retried() {
             "HELLO reports mode cluster (Redis Cluster is not supported)",
         ),
     ] {
-        let mut rig = Rig::new(url);
+        let mut rig = PipeRig::new(url);
         let waiting = rig.send(take("a"));
         let conn = rig.opened();
         rig.written(conn);
@@ -321,7 +321,7 @@ fn refused_handshake_fails_pending_requests_and_is_retried() {
 
 #[test]
 fn refused_client_name_id_or_info_is_tolerated() {
-    let mut rig = Rig::with("redis://h?client_name=me", Role::Wake, true);
+    let mut rig = PipeRig::with("redis://h?client_name=me", Role::Wake, true);
     let conn = rig.opened();
     rig.written(conn);
     rig.receive(conn, b"-NOPERM no\r\n-NOPERM no\r\n-NOPERM no permissions to run the 'info' command\r\n");
@@ -332,7 +332,7 @@ fn refused_client_name_id_or_info_is_tolerated() {
 #[test]
 fn info_without_required_fields_is_reported_as_error() {
     for info in ["", "run_id:\r\nuptime_in_seconds:5\r\n", "run_id:a\r\nuptime_in_seconds:-5\r\n", "xrun_id:a\r\n"] {
-        let mut rig = Rig::with("redis://h", Role::Commands, true);
+        let mut rig = PipeRig::with("redis://h", Role::Commands, true);
         let conn = rig.opened();
         rig.written(conn);
         rig.receive(conn, format!("${}\r\n{info}\r\n", info.len()).as_bytes());
@@ -343,7 +343,7 @@ fn info_without_required_fields_is_reported_as_error() {
 
 #[test]
 fn debug_output_hides_password() {
-    let mut rig = Rig::new("redis://u:sesame@h");
+    let mut rig = PipeRig::new("redis://u:sesame@h");
     let conn = rig.opened();
     let unsent = format!("{:?}", rig.pipe);
     let written = String::from_utf8(rig.pipe.outgoing(conn).to_vec()).unwrap();
@@ -357,7 +357,7 @@ fn debug_output_hides_password() {
 #[test]
 fn connecting_is_aborted_after_connect_timeout() {
     for connected in [false, true] {
-        let mut rig = Rig::new("redis://:pw@h");
+        let mut rig = PipeRig::new("redis://:pw@h");
         rig.pipe.open(rig.now);
         let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
         if connected {
@@ -378,7 +378,7 @@ fn connecting_is_aborted_after_connect_timeout() {
 /// A lock with a short TTL waits less than the others.
 #[test]
 fn request_times_out_alone_while_connecting() {
-    let mut rig = Rig::new("redis://h");
+    let mut rig = PipeRig::new("redis://h");
     let (a, b, c) = (rig.send(take("a")), rig.send(short("b")), rig.send(take("c")));
     let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
     assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 20 * MS));
@@ -394,7 +394,7 @@ fn request_times_out_alone_while_connecting() {
 #[test]
 fn unanswered_request_drops_connection_and_fails_all_in_order() {
     // M8
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let a = rig.send(take("a"));
     let written = rig.written(conn);
     rig.pass(100 * MS);
@@ -423,7 +423,7 @@ fn unanswered_request_drops_connection_and_fails_all_in_order() {
 #[test]
 fn node_that_does_not_drain_times_out_with_bounded_buffer() {
     // P3
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let calls: Vec<CallId> = (0..2000).map(|_| rig.send(take("a"))).collect();
     let limit = Limits::default().outgoing + 200;
     let first = rig.pipe.outgoing(conn).len();
@@ -445,7 +445,7 @@ fn node_that_does_not_drain_times_out_with_bounded_buffer() {
 #[test]
 fn reconnect_backoff_grows_and_resets_after_lasting_connection() {
     // P1
-    let mut rig = Rig::new("redis://h");
+    let mut rig = PipeRig::new("redis://h");
     rig.pipe.open(rig.now);
     let mut pauses = Vec::new();
     let Some(PipeOutput::Connect(mut conn)) = rig.pipe.poll_output() else { panic!() };
@@ -477,7 +477,7 @@ fn reconnect_backoff_grows_and_resets_after_lasting_connection() {
 
 #[test]
 fn close_fails_all_requests_and_lasts_until_next_request() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let a = rig.send(take("a"));
     rig.written(conn);
     let b = rig.send(take("b"));
@@ -506,7 +506,7 @@ fn close_fails_all_requests_and_lasts_until_next_request() {
 
 #[test]
 fn deadline_covers_queued_output() {
-    let mut rig = Rig::new("redis://h");
+    let mut rig = PipeRig::new("redis://h");
     rig.pipe.open(rig.now);
     assert_eq!(rig.pipe.next_deadline(), Some(rig.now));
     rig.outputs();
@@ -516,7 +516,7 @@ fn deadline_covers_queued_output() {
 #[test]
 fn backwards_time_is_ignored() {
     // M1
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     rig.pass(Duration::from_secs(5));
     let call = rig.call();
     rig.pipe.send(Instant::ZERO, call, take("a"));
@@ -529,7 +529,7 @@ fn backwards_time_is_ignored() {
 #[test]
 fn demoted_master_is_disconnected_after_replies_already_received() {
     // P2
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let (a, b, c) = (rig.send(take("a")), rig.send(take("b")), rig.send(take("c")));
     rig.written(conn);
     let text = "READONLY You can't write against a read only replica.";
@@ -551,7 +551,7 @@ fn demoted_master_is_disconnected_after_replies_already_received() {
 fn logged_out_connection_is_replaced_by_one_that_logs_in() {
     // P2
     for text in ["NOAUTH Authentication required.", "ERR Protocol error: unauthenticated multibulk length"] {
-        let mut rig = Rig::new("redis://:pw@h");
+        let mut rig = PipeRig::new("redis://:pw@h");
         let mut conn = rig.opened();
         for pause in [10, 20, 40] {
             assert_eq!(rig.commands(conn), ["AUTH"]);
@@ -579,7 +579,7 @@ fn logged_out_connection_is_replaced_by_one_that_logs_in() {
 
 #[test]
 fn other_refusals_do_not_drop_connection() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     for text in ["NOAUTH Authentication required.", "LOADING Redis is loading the dataset in memory", "NOPERM no"] {
         let call = rig.send(take("a"));
         rig.written(conn);
@@ -591,7 +591,7 @@ fn other_refusals_do_not_drop_connection() {
 
 #[test]
 fn unsolicited_server_error_is_reported_as_cause() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let unsent = rig.send(take("a"));
     rig.receive(conn, b"-ERR max number of clients reached\r\n");
     let why = server("ERR max number of clients reached");
@@ -605,12 +605,12 @@ fn unsolicited_server_error_is_reported_as_cause() {
 
 #[test]
 fn wake_connection_blocks_and_is_woken() {
-    let mut rig = Rig::with("redis://h", Role::Wake, false);
+    let mut rig = PipeRig::with("redis://h", Role::Wake, false);
     let conn = rig.opened();
     rig.written(conn);
     rig.receive(conn, b":5\r\n");
     assert_eq!(rig.outputs(), [PipeOutput::Up(Hello { client_id: Some(5), server: None })]);
-    let block = |rig: &mut Rig, timeout| {
+    let block = |rig: &mut PipeRig, timeout| {
         rig.pipe.block(rig.now, vec![key("a"), key("b")], timeout);
         commands(&rig.written(conn))
     };
@@ -640,7 +640,7 @@ fn wake_connection_blocks_and_is_woken() {
 
 #[test]
 fn wake_up_reply_must_start_with_list_name() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     rig.pipe.block(rig.now, vec![key("a")], 100 * MS);
     rig.written(conn);
     rig.receive(conn, b"*2\r\n:1\r\n$27\r\na:lock-proto:waiting:signal\r\n");
@@ -650,7 +650,7 @@ fn wake_up_reply_must_start_with_list_name() {
 
 #[test]
 fn unblock_reports_not_blocked_and_refusal() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     rig.pipe.unblock(rig.now, 12);
     assert_eq!(commands(&rig.written(conn)), [["CLIENT", "UNBLOCK", "12"]]);
     rig.pipe.unblock(rig.now, 12);
@@ -666,7 +666,7 @@ fn unblock_reports_not_blocked_and_refusal() {
 /// After a failover, that id is the one of another program's connection.
 #[test]
 fn unblock_is_not_sent_on_later_connection() {
-    let mut rig = Rig::new("redis://h");
+    let mut rig = PipeRig::new("redis://h");
     rig.pipe.unblock(rig.now, 12);
     let conn = rig.opened();
     assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default())]);
@@ -676,7 +676,7 @@ fn unblock_is_not_sent_on_later_connection() {
 #[test]
 fn reconnect_pause_is_shortened_for_lock_with_short_ttl() {
     // H2
-    let mut rig = Rig::new("redis://h");
+    let mut rig = PipeRig::new("redis://h");
     let mut conn = rig.opened();
     for _ in 0..10 {
         rig.pipe.handle_disconnected(rig.now, conn, Fault::Refused);

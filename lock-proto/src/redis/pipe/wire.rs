@@ -9,8 +9,8 @@ use core::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 
-use super::frame::{Answer, Limits, Scan, Scanner};
-use super::handshake::Step;
+use super::frame::{Decoded, Limits, Scan, Scanner};
+use super::handshake::HandshakeStep;
 use crate::collections::burst;
 use crate::fault::{Breach, Fault};
 use crate::id::CallId;
@@ -30,7 +30,7 @@ const BLOCK_SLACK: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Job {
-    Login(Step),
+    Login(HandshakeStep),
     Call {
         call: CallId,
         request: Request,
@@ -49,13 +49,13 @@ pub(super) enum Job {
 
 /// A command that is not encoded yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Pending {
+pub struct PendingCommand {
     pub(super) job: Job,
     /// It expires if it has not been encoded by then.
     pub(super) send_by: Instant,
 }
 
-impl Pending {
+impl PendingCommand {
     /// Returns the request if it can share a command with others. A resent request cannot.
     fn plain(&self) -> Option<Plain<'_>> {
         if let Job::Call { request, tries: 0, .. } = &self.job { Plain::of(request) } else { None }
@@ -64,8 +64,8 @@ impl Pending {
 
 /// An encoded command. `start` and `end` are byte offsets in the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Sent {
-    pub(super) pending: Pending,
+pub(super) struct SentFrame {
+    pub(super) pending: PendingCommand,
     start: u64,
     end: u64,
     script: Option<ScriptCall>,
@@ -89,7 +89,7 @@ impl ScriptCall {
 /// are encoded when the host takes bytes, so the client knows which were never sent.
 // M8
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Wire {
+pub(super) struct RespWire {
     /// Encoded bytes that wait for the socket.
     outbox: BytesMut,
     /// Bytes encoded and bytes taken by the host since the connection was opened.
@@ -102,13 +102,13 @@ pub(super) struct Wire {
     inbox: Vec<u8>,
     scanner: Scanner,
     missing: usize,
-    flight: VecDeque<Sent>,
+    flight: VecDeque<SentFrame>,
     /// Commands that leave ahead of `queued`: renewals, and those to resend because the server had
     /// lost a script or refused a batch.
-    ahead: VecDeque<Pending>,
-    queued: VecDeque<Pending>,
+    ahead: VecDeque<PendingCommand>,
+    queued: VecDeque<PendingCommand>,
     /// Requests being collected into one command, by kind, while they are encoded.
-    batches: [Vec<Pending>; batch::KINDS],
+    batches: [Vec<PendingCommand>; batch::KINDS],
     /// Where the last `EVAL` of each script started.
     evals: [Option<u64>; script::ALL.len()],
     /// The server has refused a batch because of its size.
@@ -116,11 +116,11 @@ pub(super) struct Wire {
     pushes: u32,
 }
 
-impl Wire {
+impl RespWire {
     /// Queues a command. Behind a burst of attempts, a renewal would come too late. The only
     /// requests for its own lock that it can overtake are deletes of earlier tokens.
     // P4
-    pub(super) fn queue(&mut self, pending: Pending) {
+    pub(super) fn queue(&mut self, pending: PendingCommand) {
         let renews = matches!(&pending.job, Job::Call { request: Request::Extend { .. }, .. });
         if renews { &mut self.ahead } else { &mut self.queued }.push_back(pending);
     }
@@ -130,11 +130,11 @@ impl Wire {
         self.first().is_some_and(|sent| matches!(sent.pending.job, Job::Login(_)))
     }
 
-    pub(super) fn login(&mut self, step: Step, at: &Endpoint, login: &Login) {
+    pub(super) fn login(&mut self, step: HandshakeStep, at: &Endpoint, login: &Login) {
         let start = self.encoded;
         step.with_args(at, login, |args| encode(&mut self.outbox, args));
-        self.note_sent(Pending { job: Job::Login(step), send_by: Instant::MAX }, start, None, 1);
-        if matches!(step, Step::Hello | Step::Auth) {
+        self.note_sent(PendingCommand { job: Job::Login(step), send_by: Instant::MAX }, start, None, 1);
+        if matches!(step, HandshakeStep::Hello | HandshakeStep::Auth) {
             self.login_end = self.encoded;
         }
     }
@@ -142,7 +142,7 @@ impl Wire {
     /// Logs in anew on an open connection. `until`: when the credentials expire.
     pub(super) fn log_in_again(&mut self, at: &Endpoint, login: &Login, until: Option<Instant>) {
         self.login_until = soonest([self.unsent_login_until(), until]);
-        self.login(Step::Auth, at, login);
+        self.login(HandshakeStep::Auth, at, login);
     }
 
     /// Returns when credentials expire that the host has not taken yet. Its TLS may take them before
@@ -209,17 +209,18 @@ impl Wire {
 
     /// Returns true if a batch must be sent before this command: same lock, or other terms.
     #[inline]
-    fn must_follow(&self, index: usize, pending: &Pending, kind: Option<Kind>) -> bool {
+    fn must_follow(&self, index: usize, pending: &PendingCommand, kind: Option<Kind>) -> bool {
         let Some(first) = self.batches.get(index).and_then(|requests| requests.first()) else { return false };
         let Job::Call { request, .. } = &pending.job else { return false };
         let other =
             kind.is_some_and(|kind| kind.index() == index && first.plain().is_none_or(|plain| plain.kind != kind));
-        other || self.batches[index].iter().filter_map(Pending::plain).any(|earlier| earlier.key == request.key())
+        other
+            || self.batches[index].iter().filter_map(PendingCommand::plain).any(|earlier| earlier.key == request.key())
     }
 
     /// Encodes a single command, and returns the script that it runs.
     #[inline]
-    fn encode_alone(&mut self, identity: &Identity, pending: &Pending) -> Option<ScriptCall> {
+    fn encode_alone(&mut self, identity: &Identity, pending: &PendingCommand) -> Option<ScriptCall> {
         let mut called = None;
         match &pending.job {
             Job::Login(_) => {}
@@ -256,11 +257,11 @@ impl Wire {
         let Some(batch) = self.batches.get_mut(index) else { return };
         let mut requests = core::mem::take(batch);
         let start = self.encoded;
-        let called = match (&requests[..], requests.first().and_then(Pending::plain)) {
+        let called = match (&requests[..], requests.first().and_then(PendingCommand::plain)) {
             ([_, _, ..], Some(first)) => {
                 let kind = first.kind;
                 let called = Some(self.call(kind.script(), 0));
-                let plain = requests.iter().filter_map(Pending::plain);
+                let plain = requests.iter().filter_map(PendingCommand::plain);
                 batch::with_args(kind, plain, identity, ScriptCall::form(called), |args| {
                     encode(&mut self.outbox, args)
                 });
@@ -292,10 +293,10 @@ impl Wire {
     }
 
     #[inline]
-    fn note_sent(&mut self, pending: Pending, start: u64, script: Option<ScriptCall>, calls: u8) {
+    fn note_sent(&mut self, pending: PendingCommand, start: u64, script: Option<ScriptCall>, calls: u8) {
         let end = self.consumed + self.outbox.len() as u64;
         self.encoded = end;
-        self.flight.push_back(Sent { pending, start, end, script, calls });
+        self.flight.push_back(SentFrame { pending, start, end, script, calls });
     }
 
     pub(super) fn has_outgoing(&self, limits: &Limits) -> bool {
@@ -310,7 +311,7 @@ impl Wire {
     pub(super) fn server_waits(&self) -> Duration {
         let queued = self.ahead.front().or_else(|| self.queued.front());
         match self.flight.front().map(|sent| &sent.pending).or(queued) {
-            Some(Pending { job: Job::Block { timeout, .. }, .. }) => *timeout + BLOCK_SLACK,
+            Some(PendingCommand { job: Job::Block { timeout, .. }, .. }) => *timeout + BLOCK_SLACK,
             Some(_) | None => Duration::ZERO,
         }
     }
@@ -379,8 +380,8 @@ impl Wire {
     }
 
     /// Returns true if `answer` is the reply to the first command in flight. Push messages are not.
-    pub(super) fn is_answered(&mut self, answer: &Answer<'_>, limits: &Limits) -> Result<bool, Cause> {
-        if *answer == Answer::Push {
+    pub(super) fn is_answered(&mut self, answer: &Decoded<'_>, limits: &Limits) -> Result<bool, Cause> {
+        if *answer == Decoded::Push {
             self.pushes += 1;
             return if self.pushes > limits.pushes { Err(breach(Breach::TooManyPushes)) } else { Ok(false) };
         }
@@ -388,7 +389,7 @@ impl Wire {
         if self.flight.front().is_none_or(|sent| sent.end > self.consumed) {
             // A server may send an unsolicited error before it closes, such as too many clients.
             let unsolicited =
-                if let Answer::Error(text) = answer { Some(ServerError::classify(text).into()) } else { None };
+                if let Decoded::Error(text) = answer { Some(ServerError::classify(text).into()) } else { None };
             return Err(unsolicited.unwrap_or_else(|| breach(Breach::Unsolicited)));
         }
         Ok(true)
@@ -400,7 +401,7 @@ impl Wire {
         sent.pending.plain().map(|plain| plain.kind)
     }
 
-    pub(super) fn first(&self) -> Option<&Sent> {
+    pub(super) fn first(&self) -> Option<&SentFrame> {
         self.flight.front()
     }
 
@@ -431,14 +432,14 @@ impl Wire {
     pub(super) fn resend_first(&mut self) -> bool {
         let Some(sent) = self.flight.front() else { return false };
         let Job::Call { request, .. } = &sent.pending.job else { return false };
-        let is_later = |later: &Sent| {
+        let is_later = |later: &SentFrame| {
             let Job::Call { request: other, .. } = &later.pending.job else { return false };
             later.start > sent.start && other.key() == request.key() && !request.may_follow(other)
         };
         if self.flight.iter().any(is_later) {
             return false;
         }
-        if let Some(Sent { mut pending, .. }) = burst::pop(&mut self.flight) {
+        if let Some(SentFrame { mut pending, .. }) = burst::pop(&mut self.flight) {
             if let Job::Call { tries, .. } = &mut pending.job {
                 *tries = tries.saturating_add(1);
             }
@@ -463,7 +464,7 @@ impl Wire {
 }
 
 /// Shows no bytes, because they may contain a login.
-impl fmt::Debug for Wire {
+impl fmt::Debug for RespWire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wire")
             .field("queued", &self.waiting())

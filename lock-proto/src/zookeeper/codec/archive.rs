@@ -87,12 +87,12 @@ impl<'a> Reader<'a> {
 }
 
 /// Appends one frame to a buffer.
-pub(super) struct Writer<'a> {
+pub(super) struct FrameWriter<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> FrameWriter<'a> {
     pub(super) fn new(out: &'a mut Vec<u8>) -> Self {
         let start = out.len();
         out.extend_from_slice(&[0; 4]);

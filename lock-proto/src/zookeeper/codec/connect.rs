@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use super::archive::{Reader, Writer};
+use super::archive::{FrameWriter, Reader};
 use crate::fault::Breach;
 
 /// Opens a session, or continues one on a new connection.
@@ -25,7 +25,7 @@ pub struct ConnectRequest {
 impl ConnectRequest {
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let mut to = Writer::new(out);
+        let mut to = FrameWriter::new(out);
         to.int(0).long(self.last_zxid_seen).int(self.timeout_ms).long(self.session_id);
         to.buffer(&self.password).bool(self.read_only);
         to.finish();
@@ -69,7 +69,7 @@ pub struct ConnectResponse {
 impl ConnectResponse {
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let mut to = Writer::new(out);
+        let mut to = FrameWriter::new(out);
         to.int(0).int(self.timeout_ms).long(self.session_id).buffer(&self.password).bool(self.read_only);
         to.finish();
     }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::archive::{Reader, Writer};
+use super::archive::{FrameWriter, Reader};
 use crate::fault::Breach;
 
 /// What a server knows about a node.
@@ -51,7 +51,7 @@ impl Stat {
         })
     }
 
-    pub(super) fn write(&self, to: &mut Writer<'_>) {
+    pub(super) fn write(&self, to: &mut FrameWriter<'_>) {
         to.long(self.czxid).long(self.mzxid).long(self.ctime).long(self.mtime);
         to.int(self.version).int(self.cversion).int(self.aversion).long(self.ephemeral_owner);
         to.int(self.data_length).int(self.num_children).long(self.pzxid);
@@ -101,7 +101,7 @@ impl Acl {
         })
     }
 
-    pub(super) fn write_all(all: &[Self], to: &mut Writer<'_>) {
+    pub(super) fn write_all(all: &[Self], to: &mut FrameWriter<'_>) {
         to.vector(all.iter(), |to, acl| {
             to.int(acl.permissions.0).string(&acl.scheme).string(&acl.id);
         });
@@ -220,7 +220,7 @@ impl WatcherEvent {
         Ok(Self { kind, state, path: from.string()? })
     }
 
-    pub(super) fn write(&self, to: &mut Writer<'_>) {
+    pub(super) fn write(&self, to: &mut FrameWriter<'_>) {
         to.int(self.kind.number()).int(self.state.number()).string(&self.path);
     }
 }

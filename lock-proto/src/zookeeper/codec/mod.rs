@@ -22,8 +22,8 @@ pub use data::{Acl, CreateMode, EventType, KeeperState, Permissions, Stat, Watch
 pub use error_code::ErrorCode;
 pub use frame::Frames;
 pub use names::Names;
-pub use reply::{MultiResult, Reply, ReplyBody, ReplyHeader};
-pub use request::{MultiOp, Op, OpCode, Request};
+pub use reply::{MultiResult, ReplyBody, ReplyFrame, ReplyHeader};
+pub use request::{MultiOp, Op, OpCode, RequestFrame};
 
 /// The `xid` of watch events.
 pub const XID_EVENT: i32 = -1;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::XID_EVENT;
-use super::archive::{Reader, Writer};
+use super::archive::{FrameWriter, Reader};
 use super::data::{Stat, WatcherEvent};
 use super::error_code::ErrorCode;
 use super::names::Names;
@@ -26,7 +26,7 @@ pub struct ReplyHeader {
 
 /// A frame of a server after the first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Reply {
+pub struct ReplyFrame {
     /// The header.
     pub header: ReplyHeader,
     /// The rest.
@@ -114,7 +114,7 @@ impl MultiResult {
         }))
     }
 
-    fn write(&self, to: &mut Writer<'_>) {
+    fn write(&self, to: &mut FrameWriter<'_>) {
         let (kind, error) = match self {
             Self::Created { stat: None, .. } => (Self::CREATE, 0),
             Self::Created { stat: Some(_), .. } => (OpCode::Create.number(), 0),
@@ -200,7 +200,7 @@ impl ReplyBody {
     }
 }
 
-impl Reply {
+impl ReplyFrame {
     /// The reply with this error to a request.
     #[must_use]
     pub const fn error(xid: i32, zxid: i64, code: ErrorCode) -> Self {
@@ -221,7 +221,7 @@ impl Reply {
 
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let mut to = Writer::new(out);
+        let mut to = FrameWriter::new(out);
         let ReplyHeader { xid, zxid, code } = self.header;
         to.int(xid).long(zxid).int(code.0);
         match &self.body {

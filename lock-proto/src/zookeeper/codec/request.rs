@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use super::archive::{Reader, Writer};
+use super::archive::{FrameWriter, Reader};
 use super::data::{Acl, CreateMode, WatchKind, numbered};
 use super::{XID_AUTH, XID_PING};
 use crate::fault::Breach;
@@ -148,7 +148,7 @@ impl MultiOp {
         }
     }
 
-    fn write(&self, to: &mut Writer<'_>) {
+    fn write(&self, to: &mut FrameWriter<'_>) {
         match self {
             Self::Create { path, data, acl, mode } => {
                 to.string(path).buffer(data);
@@ -242,17 +242,17 @@ impl Op {
 
 /// A request with its number. The replies follow in the order of the requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Request {
+pub struct RequestFrame {
     /// The number that the reply repeats.
     pub xid: i32,
     /// The operation.
     pub op: Op,
 }
 
-impl Request {
+impl RequestFrame {
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let mut to = Writer::new(out);
+        let mut to = FrameWriter::new(out);
         to.int(self.xid).int(self.op.code().number());
         match &self.op {
             Op::Write(op) => op.write(&mut to),

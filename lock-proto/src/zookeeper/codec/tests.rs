@@ -42,22 +42,22 @@ fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-fn decode(code: OpCode, frame: &[u8]) -> Result<Reply, Breach> {
+fn decode(code: OpCode, frame: &[u8]) -> Result<ReplyFrame, Breach> {
     let (header, rest) = ReplyHeader::decode(content(frame))?;
     let body = match header {
         ReplyHeader { xid: XID_EVENT, .. } => ReplyBody::Event(ReplyBody::decode_event(rest)?),
         ReplyHeader { code: ErrorCode::OK, .. } => ReplyBody::decode(code, rest)?,
         ReplyHeader { .. } => ReplyBody::Empty,
     };
-    Ok(Reply { header, body })
+    Ok(ReplyFrame { header, body })
 }
 
 /// Both directions of an exchange must be byte for byte those of the real server.
-fn exchange(name: &str, xid: i32, op: Op) -> Reply {
+fn exchange(name: &str, xid: i32, op: Op) -> ReplyFrame {
     let (request, reply) = golden(name);
-    let own = Request { xid: op.fixed_xid().unwrap_or(xid), op };
+    let own = RequestFrame { xid: op.fixed_xid().unwrap_or(xid), op };
     assert_eq!(encoded(|out| own.encode(out)), request, "{name}");
-    assert_eq!(Request::decode(content(&request)), Ok(own.clone()), "{name}");
+    assert_eq!(RequestFrame::decode(content(&request)), Ok(own.clone()), "{name}");
     let decoded = decode(own.op.code(), &reply).unwrap();
     assert_eq!(encoded(|out| decoded.encode(out)), reply, "{name}");
     decoded
@@ -122,7 +122,7 @@ fn operations_are_those_of_real_server() {
     assert_eq!((&*created, stat.czxid, stat.ephemeral_owner), (NODE, 3, SESSION));
     let orphan = Op::Write(create("/none/x", b"", Acl::open(), CreateMode::EphemeralSequential));
     let refused = exchange("no-parent", 3, orphan);
-    assert_eq!(refused, Reply::error(3, 4, ErrorCode::NO_NODE));
+    assert_eq!(refused, ReplyFrame::error(3, 4, ErrorCode::NO_NODE));
     let children = body("children", 4, Op::GetChildren { path: "/locks".into(), watch: false });
     assert_eq!(children, ReplyBody::Children(["_c_u-lock-0000000000"].into_iter().collect()));
     let data = body("data", 5, Op::GetData { path: path.clone(), watch: true });
@@ -140,7 +140,7 @@ fn operations_are_those_of_real_server() {
         ReplyBody::Empty
     );
     let delete = Op::Write(MultiOp::Delete { path, version: ANY_VERSION });
-    assert_eq!(exchange("delete", 16, delete), Reply::ok(16, 10, ReplyBody::Empty));
+    assert_eq!(exchange("delete", 16, delete), ReplyFrame::ok(16, 10, ReplyBody::Empty));
     let auth = Bytes::from_static(b"app:sesame");
     assert_eq!(body("auth", 0, Op::Auth { scheme: "digest".into(), auth }), ReplyBody::Empty);
     let protected = Op::Write(create("/mine", b"", Acl::creator(), CreateMode::Persistent));
@@ -181,7 +181,7 @@ fn events_are_those_of_real_server() {
     for (name, kind) in [("changed-event", EventType::DataChanged), ("deleted-event", EventType::Deleted)] {
         let frame = golden(name).1;
         let event = WatcherEvent { kind, state: KeeperState::SyncConnected, path: NODE.into() };
-        let reply = Reply::event(event);
+        let reply = ReplyFrame::event(event);
         assert_eq!(decode(OpCode::Ping, &frame), Ok(reply.clone()));
         assert_eq!(encoded(|out| reply.encode(out)), frame);
     }
@@ -239,14 +239,14 @@ fn damaged_frames_are_refused_or_read_but_never_panic() {
                     damaged[place - 4] = value;
                     damaged.truncate(frame.len() - 4 - number % 3);
                     let _ = (ConnectRequest::decode(&damaged), ConnectResponse::decode(&damaged));
-                    if let Ok(request) = Request::decode(&damaged) {
+                    if let Ok(request) = RequestFrame::decode(&damaged) {
                         let again = encoded(|out| request.encode(out));
-                        assert_eq!(Request::decode(content(&again)), Ok(request));
+                        assert_eq!(RequestFrame::decode(content(&again)), Ok(request));
                     }
                     let Ok((header, rest)) = ReplyHeader::decode(&damaged) else { continue };
                     for code in [OpCode::Create, OpCode::GetData, OpCode::GetChildren, OpCode::Multi, OpCode::Sync] {
                         let Ok(body) = ReplyBody::decode(code, rest) else { continue };
-                        let reply = Reply { header, body };
+                        let reply = ReplyFrame { header, body };
                         let again = encoded(|out| reply.encode(out));
                         let body = ReplyBody::decode(code, ReplyHeader::decode(content(&again)).unwrap().1);
                         assert_eq!(body, Ok(reply.body));

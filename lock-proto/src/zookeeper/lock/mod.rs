@@ -28,7 +28,7 @@ use wait::{NodeWatch, ZooKeeperContender};
 use super::codec::{EventType, MultiOp, Op, WatchKind, WatcherEvent};
 use super::config::{Config, Settings};
 use super::output::SessionOutput;
-use super::path::{Kind, Queue};
+use super::path::{Queue, QueueKind};
 use super::request::{Reply, Request};
 use crate::error::{Invalid, Misuse};
 use crate::id::{CallOwner, NodeId};
@@ -157,11 +157,11 @@ impl QueueProtocol for ZooKeeperName {
     }
 
     fn key(config: &Config, name: &[u8]) -> Result<Queue, Misuse> {
-        Queue::new(&config.store.own.chroot, &config.prefix, name, Kind::Lock(config.store.own.dialect))
+        Queue::new(&config.store.own.chroot, &config.prefix, name, QueueKind::Lock(config.store.own.dialect))
     }
 
     fn election(config: &Config, name: &[u8]) -> Result<Queue, Misuse> {
-        Queue::new(&config.store.own.chroot, &config.prefix, name, Kind::Latch)
+        Queue::new(&config.store.own.chroot, &config.prefix, name, QueueKind::Latch)
     }
 
     /// The leader answers a `sync`. It needs no permission.

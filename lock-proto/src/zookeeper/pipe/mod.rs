@@ -14,7 +14,7 @@ pub use interface::{Limits, PipeConfig, PipeOutput};
 pub use protocol::Jute;
 
 use self::protocol::{Greeting, Mode};
-use self::wire::Pending;
+use self::wire::UnsentRequest;
 use super::codec::{ConnectResponse, ErrorCode, Op};
 use super::request::{SessionReport, server_error};
 use crate::connection::{Connection, Phase};
@@ -72,7 +72,7 @@ impl Pipe {
     /// at once.
     pub fn send(&mut self, now: Instant, call: CallId, op: Op) {
         self.open(now);
-        self.submit(Pending { call: Some(call), op }, self.now + self.state.config.request_timeout);
+        self.submit(UnsentRequest { call: Some(call), op }, self.now + self.state.config.request_timeout);
     }
 
     /// Stops pings and reconnects, so that the session ends a timeout after its last request.
@@ -109,7 +109,7 @@ impl Pipe {
     }
 
     fn request_end(&mut self) {
-        self.submit(Pending { call: None, op: Op::CloseSession }, Instant::MAX);
+        self.submit(UnsentRequest { call: None, op: Op::CloseSession }, Instant::MAX);
     }
 
     /// Closes the connection at once, without ending the session. Outstanding requests are
@@ -171,7 +171,7 @@ impl Pipe {
         }
         self.phase_timeout();
         if self.ping_due().is_some_and(|due| due <= self.now) {
-            self.submit(Pending { call: None, op: Op::Ping }, Instant::MAX);
+            self.submit(UnsentRequest { call: None, op: Op::Ping }, Instant::MAX);
         }
     }
 

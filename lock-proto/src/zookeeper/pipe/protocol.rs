@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::wire::{Pending, Wire};
+use super::wire::{JuteWire, UnsentRequest};
 use super::{PipeConfig, PipeOutput};
 use crate::connection::{Failed, Opening, Order, Policy, Protocol, Settlement};
 use crate::fault::Fault;
@@ -40,7 +40,7 @@ pub struct Jute {
     /// Contacts are reported this often.
     pub(super) contact_every: Duration,
     pub(super) last_zxid: i64,
-    pub(super) wire: Wire,
+    pub(super) wire: JuteWire,
     /// The connection is replaced once it is idle.
     pub(super) reopens: bool,
     /// When bytes last left.
@@ -95,7 +95,7 @@ impl Jute {
             max_silence: max_silence(config.timeout, config.tick),
             contact_every: config.tick / 8,
             last_zxid: 0,
-            wire: Wire::default(),
+            wire: JuteWire::default(),
             reopens: false,
             last_sent: Instant::ZERO,
             contact: Instant::ZERO,
@@ -133,10 +133,10 @@ impl Jute {
 }
 
 /// Returns the login as a request.
-fn auth(Login { username, password, .. }: &Login) -> Option<Pending> {
+fn auth(Login { username, password, .. }: &Login) -> Option<UnsentRequest> {
     let (user, password) = (username.as_ref()?, password.as_ref()?);
     let auth = format!("{user}:{}", password.expose());
-    Some(Pending { call: None, op: Op::Auth { scheme: "digest".into(), auth: auth.into() } })
+    Some(UnsentRequest { call: None, op: Op::Auth { scheme: "digest".into(), auth: auth.into() } })
 }
 
 /// Answers a call without a reply. The pipe's own requests have none.
@@ -147,7 +147,7 @@ pub(super) fn answer(call: Option<CallId>, seen: bool, cause: &Cause) -> Option<
 
 impl Protocol for Jute {
     type Handshake = Greeting;
-    type Pending = Pending;
+    type Pending = UnsentRequest;
     type Output = PipeOutput;
 
     fn policy(&self) -> Policy {
@@ -223,7 +223,7 @@ impl Protocol for Jute {
         self.last_sent = now;
         renewal.confirm();
         if let Mode::Ending { .. } = self.mode {
-            self.queue(now, Pending { call: None, op: Op::CloseSession });
+            self.queue(now, UnsentRequest { call: None, op: Op::CloseSession });
             return false;
         }
         if let Some(Greeting::Connect { emitted } | Greeting::LogIn { emitted }) = handshake {
@@ -233,7 +233,7 @@ impl Protocol for Jute {
         true
     }
 
-    fn queue(&mut self, now: Instant, pending: Pending) {
+    fn queue(&mut self, now: Instant, pending: UnsentRequest) {
         self.last_sent = now;
         self.wire.queue(pending);
     }
@@ -257,7 +257,7 @@ impl Protocol for Jute {
         self.wire.clear();
     }
 
-    fn answer_unsent(&self, pending: Pending, cause: &Cause) -> Option<PipeOutput> {
+    fn answer_unsent(&self, pending: UnsentRequest, cause: &Cause) -> Option<PipeOutput> {
         answer(pending.call, false, cause)
     }
 }

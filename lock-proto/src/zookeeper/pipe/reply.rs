@@ -2,7 +2,7 @@
 // ZK9
 
 use super::protocol::answer;
-use super::wire::Sent;
+use super::wire::SentRequest;
 use super::{Pipe, PipeOutput, breach};
 use crate::connection::Phase;
 use crate::fault::{Breach, Fault};
@@ -90,7 +90,7 @@ impl Pipe {
     // ZK9
     pub(super) fn handle_long_reply(&mut self, header: &[u8]) -> Result<(), Cause> {
         let (header, _) = ReplyHeader::decode(header).map_err(breach)?;
-        let reads = |sent: &Sent| matches!(sent.code, OpCode::GetChildren | OpCode::GetData);
+        let reads = |sent: &SentRequest| matches!(sent.code, OpCode::GetChildren | OpCode::GetData);
         let sent = self.state.wire.first().filter(|sent| sent.xid == header.xid && reads(sent));
         let (Some(sent), ErrorCode::OK) = (sent, header.code) else { return Err(breach(Breach::TooLong)) };
         self.state.last_zxid = self.state.last_zxid.max(header.zxid);

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::wire::Wire;
+use super::wire::JuteWire;
 use super::*;
 use crate::connection::Protocol as _;
 use crate::id::CallOwner;
@@ -16,8 +16,8 @@ use crate::lock::Credentials;
 use crate::url::Login;
 use crate::zookeeper::codec::ConnectRequest;
 use crate::zookeeper::codec::{
-    ANY_VERSION, EventType, KeeperState, MultiOp, MultiResult, Reply as Frame, ReplyBody, Request, Stat, WatcherEvent,
-    XID_AUTH, XID_PING,
+    ANY_VERSION, EventType, KeeperState, MultiOp, MultiResult, ReplyBody, ReplyFrame as Frame, RequestFrame, Stat,
+    WatcherEvent, XID_AUTH, XID_PING,
 };
 use crate::zookeeper::request::Reply;
 use crate::zookeeper::url::parse_server;
@@ -65,8 +65,8 @@ fn sent(pipe: &mut Pipe) -> Vec<Vec<u8>> {
 
 const MAX: usize = 1 << 20;
 
-fn requests(pipe: &mut Pipe) -> Vec<Request> {
-    sent(pipe).iter().map(|frame| Request::decode(frame).unwrap()).collect()
+fn requests(pipe: &mut Pipe) -> Vec<RequestFrame> {
+    sent(pipe).iter().map(|frame| RequestFrame::decode(frame).unwrap()).collect()
 }
 
 fn receive(pipe: &mut Pipe, now: u64, reply: &Frame) {
@@ -134,7 +134,7 @@ fn session_is_requested_and_continued_with_its_password_and_last_transaction() {
         PipeOutput::Session(SessionReport::Up { emitted: at(5), timeout: Duration::from_secs(12), owner: SESSION });
     assert!(outputs(&mut pipe).contains(&up));
     pipe.send(at(10), call(1), sync());
-    assert_eq!(requests(&mut pipe), [Request { xid: 1, op: sync() }]);
+    assert_eq!(requests(&mut pipe), [RequestFrame { xid: 1, op: sync() }]);
     receive(&mut pipe, 11, &synced(1, 77));
     let conn = pipe.current().unwrap();
     pipe.handle_disconnected(at(12), conn, Fault::Reset);
@@ -145,7 +145,7 @@ fn session_is_requested_and_continued_with_its_password_and_last_transaction() {
     accept(&mut pipe, 201, SESSION, 12_000);
     pipe.send(at(202), call(2), sync());
     // A server would take a number of the session that is used again for the earlier request.
-    assert_eq!(requests(&mut pipe), [Request { xid: 2, op: sync() }]);
+    assert_eq!(requests(&mut pipe), [RequestFrame { xid: 2, op: sync() }]);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn silent_session_is_pinged_and_silent_server_left() {
     up(&mut pipe, 1_000);
     assert_eq!(pipe.next_deadline(), Some(at(3_000)));
     pipe.handle_timeout(at(3_000));
-    assert_eq!(requests(&mut pipe), [Request { xid: XID_PING, op: Op::Ping }]);
+    assert_eq!(requests(&mut pipe), [RequestFrame { xid: XID_PING, op: Op::Ping }]);
     receive(&mut pipe, 3_001, &Frame::ok(XID_PING, 5, ReplyBody::Empty));
     assert_eq!(outputs(&mut pipe), [PipeOutput::Session(SessionReport::Contact(at(3_000)))]);
     assert_eq!(pipe.next_deadline(), Some(at(5_000)));
@@ -400,7 +400,7 @@ fn quiet_session_neither_pings_nor_reconnects_and_still_ends() {
     pipe.end(at(9_002));
     connect(&mut pipe, 9_002);
     accept(&mut pipe, 9_003, SESSION, 15_000);
-    assert_eq!(requests(&mut pipe), [Request { xid: 1, op: Op::CloseSession }]);
+    assert_eq!(requests(&mut pipe), [RequestFrame { xid: 1, op: Op::CloseSession }]);
     receive(&mut pipe, 9_004, &Frame::ok(1, 5, ReplyBody::Empty));
     assert!(outputs(&mut pipe).contains(&PipeOutput::Session(SessionReport::Ended { confirmed: true })));
 }
@@ -431,7 +431,7 @@ fn session_is_up_once_login_is_accepted() {
         pipe.handle_connected(at(1), conn);
         let frames = sent(&mut pipe);
         let auth = Op::Auth { scheme: "digest".into(), auth: Bytes::from_static(b"app:sesame") };
-        assert_eq!(Request::decode(&frames[1]), Ok(Request { xid: XID_AUTH, op: auth }));
+        assert_eq!(RequestFrame::decode(&frames[1]), Ok(RequestFrame { xid: XID_AUTH, op: auth }));
         outputs(&mut pipe);
         accept(&mut pipe, 2, SESSION, 15_000);
         assert_eq!(outputs(&mut pipe), []);
@@ -550,7 +550,7 @@ fn events_arrive_between_replies_and_numbers_skip_negatives() {
     outputs(&mut pipe);
     receive(&mut pipe, 2, &Frame::event(event()));
     assert_eq!(outputs(&mut pipe), [PipeOutput::Event(event())]);
-    pipe.state.wire = Wire::counting_from(i32::MAX - 1);
+    pipe.state.wire = JuteWire::counting_from(i32::MAX - 1);
     pipe.send(at(3), call(1), sync());
     pipe.send(at(3), call(2), sync());
     assert_eq!(requests(&mut pipe).iter().map(|request| request.xid).collect::<Vec<_>>(), [i32::MAX, 1]);
@@ -595,7 +595,7 @@ fn renewal_overtakes_requests_that_have_not_left() {
     let of_session = CallId { owner: CallOwner::Session(0), ..call(9) };
     pipe.send(at(6), of_session, renewal.clone());
     receive(&mut pipe, 6, &synced(1, 1));
-    assert_eq!(requests(&mut pipe), [Request { xid: 3, op: renewal }]);
+    assert_eq!(requests(&mut pipe), [RequestFrame { xid: 3, op: renewal }]);
 }
 
 /// The leader is to hear of the session, and nothing that is under way may be lost.

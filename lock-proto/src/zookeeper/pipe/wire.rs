@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 use super::Limits;
 use crate::id::{CallId, CallOwner};
 use crate::time::Instant;
-use crate::zookeeper::codec::{Frames, Op, OpCode, Request, XID_AUTH};
+use crate::zookeeper::codec::{Frames, Op, OpCode, RequestFrame, XID_AUTH};
 
 /// A request, and the call that waits for its reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Pending {
+pub struct UnsentRequest {
     /// `None` for the pipe's own requests.
     pub(super) call: Option<CallId>,
     pub(super) op: Op,
@@ -18,7 +18,7 @@ pub struct Pending {
 
 /// A request or a ping without its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Sent {
+pub(super) struct SentRequest {
     pub(super) xid: i32,
     pub(super) code: OpCode,
     pub(super) call: Option<CallId>,
@@ -28,12 +28,12 @@ pub(super) struct Sent {
 
 /// One connection's bytes in both directions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Wire {
-    queue: VecDeque<Pending>,
+pub(super) struct JuteWire {
+    queue: VecDeque<UnsentRequest>,
     /// In the order of the replies. Pings too: the server answers one behind the requests before
     /// it.
     // ZK9
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentRequest>,
     out: Vec<u8>,
     xid: i32,
     /// The most events that may follow: each watch that was requested is triggered once.
@@ -44,7 +44,7 @@ pub(super) struct Wire {
     pub(super) frames: Frames,
 }
 
-impl Wire {
+impl JuteWire {
     #[cfg(test)]
     pub(super) fn counting_from(xid: i32) -> Self {
         Self { xid, ..Self::default() }
@@ -60,7 +60,7 @@ impl Wire {
     /// Queues a request. Renewals of the session go first: behind a burst of other requests they
     /// would arrive too late.
     // ZK1
-    pub(super) fn queue(&mut self, pending: Pending) {
+    pub(super) fn queue(&mut self, pending: UnsentRequest) {
         match pending.call.map(|call| call.owner) {
             Some(CallOwner::Session(_)) => self.queue.push_front(pending),
             Some(_) | None => self.queue.push_back(pending),
@@ -81,16 +81,16 @@ impl Wire {
     // M8
     pub(super) fn fill(&mut self, now: Instant, limits: &Limits) -> &[u8] {
         while self.may_encode(limits)
-            && let Some(Pending { call, op }) = self.queue.pop_front()
+            && let Some(UnsentRequest { call, op }) = self.queue.pop_front()
         {
             self.watches += usize::from(op.watches());
             let xid = op.fixed_xid().unwrap_or_else(|| self.next_xid());
             if xid == XID_AUTH {
                 self.logins += 1;
             } else {
-                self.sent.push_back(Sent { xid, code: op.code(), call, emitted: now });
+                self.sent.push_back(SentRequest { xid, code: op.code(), call, emitted: now });
             }
-            Request { xid, op }.encode(&mut self.out);
+            RequestFrame { xid, op }.encode(&mut self.out);
         }
         &self.out
     }
@@ -116,7 +116,7 @@ impl Wire {
         }
     }
 
-    pub(super) fn first(&self) -> Option<Sent> {
+    pub(super) fn first(&self) -> Option<SentRequest> {
         self.sent.front().copied()
     }
 

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn shutdown_releases_and_ends_session() {
     // U2
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (lock, _) = w.hold(0);
     let second = w.acquire(1);
     w.clients[1].shutdown(w.now, Duration::from_secs(2));
@@ -22,7 +22,7 @@ fn shutdown_releases_and_ends_session() {
 #[test]
 fn shutdown_leaves_node_of_lost_hold_to_its_guard() {
     // H6, U2
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let lock = w.request(0, &Acquire::new("l").renew(Renew::AtMost(Duration::from_secs(4))));
     w.granted(0, lock).unwrap();
     w.pass(4_000);
@@ -34,7 +34,7 @@ fn shutdown_leaves_node_of_lost_hold_to_its_guard() {
 
 #[test]
 fn shutdown_without_server_ends_in_time() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.hold(0);
     w.unreachable = true;
     w.cut(0);
@@ -47,7 +47,7 @@ fn shutdown_without_server_ends_in_time() {
 #[test]
 fn shutdown_counts_session_whose_end_is_not_confirmed() {
     // U2
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     w.release(0, lock);
     w.server.mute = Some((OpCode::CloseSession, false));
@@ -62,7 +62,7 @@ fn shutdown_counts_session_whose_end_is_not_confirmed() {
 fn shutdown_counts_session_that_ended_shortly_before_without_confirmation() {
     // U2
     for (ms, left) in [(1_000, 1), (16_000, 0)] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
         w.granted(0, lock).unwrap();
         w.server.mute = Some((OpCode::CloseSession, false));
@@ -81,7 +81,7 @@ fn shutdown_counts_session_that_ended_shortly_before_without_confirmation() {
 #[test]
 fn shutdown_counts_no_session_that_is_refused() {
     // U2
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let lock = w.expired_hold(10_000);
     w.release(0, lock);
     w.server.expire(1);
@@ -96,7 +96,7 @@ fn shutdown_counts_no_session_that_is_refused() {
 #[test]
 fn shutdown_that_ends_late_closes_every_connection() {
     // U2
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.hold(0);
     w.cut(0);
     let client = &mut w.clients[0];
@@ -126,7 +126,7 @@ fn shutdown_that_ends_late_closes_every_connection() {
 /// The host logs both.
 #[test]
 fn output_tells_why_connection_failed_and_client_which_one_works() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.hold(0);
     let (_, conn) = *w.conns.keys().next().unwrap();
     let client = &mut w.clients[0];
@@ -153,11 +153,11 @@ fn output_tells_why_connection_failed_and_client_which_one_works() {
 
 #[test]
 fn ping_is_answered_and_unreachable_server_reported() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.clients[0].ping(w.now).unwrap();
     w.run();
     assert_eq!(w.clients[0].poll_ping(), Some(Ok(())));
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.unreachable = true;
     w.clients[0].ping(w.now).unwrap();
     w.run();
@@ -169,14 +169,14 @@ fn ping_is_answered_and_unreachable_server_reported() {
 /// Regression: the ping failed, and the next one succeeded.
 #[test]
 fn ping_on_expired_session_opens_the_next_one() {
-    fn ping(w: &mut World) -> Option<Result<(), Failure>> {
+    fn ping(w: &mut ZooKeeperClients) -> Option<Result<(), Failure>> {
         w.clients[0].ping(w.now).unwrap();
         w.run();
         w.clients[0].poll_ping()
     }
     // The server says so on the connection, or refuses to continue the session on another one.
     for cut in [false, true] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         assert_eq!(ping(&mut w), Some(Ok(())));
         w.server.expire(1);
         if cut {
@@ -197,7 +197,7 @@ fn ping_on_expired_session_opens_the_next_one() {
 #[test]
 fn dead_server_fails_no_ping_while_another_is_up() {
     // P5
-    let mut w = World::with(6, |_| Config::parse("zk://dead,h/app").unwrap());
+    let mut w = ZooKeeperClients::with(6, |_| Config::parse("zk://dead,h/app").unwrap());
     for client in 0..6 {
         w.clients[client].ping(w.now).unwrap();
     }
@@ -211,7 +211,7 @@ fn lock_with_short_ticks_survives_silent_server() {
     // ZK6
     for ticks in ["?tick_ms=50", "?tick_ms=500", ""] {
         let url = alloc::format!("zk://a,b,c/app{ticks}");
-        let mut w = World::with(1, |_| Config::parse(&url).unwrap());
+        let mut w = ZooKeeperClients::with(1, |_| Config::parse(&url).unwrap());
         w.server.granted_ms = 0;
         let (lock, _) = w.hold(0);
         w.silence();
@@ -224,7 +224,7 @@ fn lock_with_short_ticks_survives_silent_server() {
 #[test]
 fn lock_with_short_ticks_survives_server_that_answers_no_handshake() {
     // ZK6
-    let mut w = World::with(1, |_| Config::parse("zk://a,b,c/app?tick_ms=500").unwrap());
+    let mut w = ZooKeeperClients::with(1, |_| Config::parse("zk://a,b,c/app?tick_ms=500").unwrap());
     w.server.granted_ms = 0;
     let (lock, _) = w.hold(0);
     w.cut(0);
@@ -240,7 +240,7 @@ fn lock_with_short_ticks_survives_server_that_answers_no_handshake() {
 #[test]
 fn lock_survives_silent_server_that_granted_a_shorter_session() {
     // ZK6
-    let mut w = World::with(1, |_| {
+    let mut w = ZooKeeperClients::with(1, |_| {
         let config = Config::parse("zk://a,b/app").unwrap();
         config.session_ttl(Duration::from_secs(60)).request_timeout(Duration::from_secs(10))
     });
@@ -254,12 +254,12 @@ fn lock_survives_silent_server_that_granted_a_shorter_session() {
 #[test]
 fn ping_with_short_ticks_waits_for_request_timeout() {
     // ZK6
-    let mut w = World::with(1, |_| Config::parse("zk://h/app?tick_ms=500").unwrap());
+    let mut w = ZooKeeperClients::with(1, |_| Config::parse("zk://h/app?tick_ms=500").unwrap());
     w.clients[0].ping(w.now).unwrap();
     let Some(Output::Connect { conn, .. }) = w.clients[0].poll_output() else { panic!("no connection") };
     w.now = w.now + Duration::from_millis(1_500);
     w.clients[0].handle_timeout(w.now);
-    w.server.connect(World::of(0, conn));
+    w.server.connect(ZooKeeperClients::of(0, conn));
     w.conns.insert((0, conn), ());
     w.clients[0].handle_connected(w.now, conn);
     w.run();
@@ -269,7 +269,7 @@ fn ping_with_short_ticks_waits_for_request_timeout() {
 /// Regression: the session that was requested was too short for the client's own check.
 #[test]
 fn tick_of_fractions_of_a_millisecond_is_rounded_up() {
-    let mut w = World::with(1, |config| config.tick(Duration::from_secs(1) / 3));
+    let mut w = ZooKeeperClients::with(1, |config| config.tick(Duration::from_secs(1) / 3));
     w.server.granted_ms = 0;
     w.hold(0);
 }
@@ -279,7 +279,7 @@ fn tick_of_fractions_of_a_millisecond_is_rounded_up() {
 fn session_that_servers_raise_is_refused_unless_as_much_is_requested() {
     // ZK1
     let config = |config: Config| config.tick(Duration::from_millis(500));
-    let mut w = World::with(1, config);
+    let mut w = ZooKeeperClients::with(1, config);
     w.server.granted_ms = 6_000;
     let lock = w.acquire(0);
     let Some(Failure::Refused(report)) = w.failure(0, lock) else { panic!("{:?}", w.events) };
@@ -290,7 +290,7 @@ fn session_that_servers_raise_is_refused_unless_as_much_is_requested() {
     );
     assert_eq!(w.server.sessions.len(), 0);
     // Also on a later connection.
-    let mut w = World::with(1, config);
+    let mut w = ZooKeeperClients::with(1, config);
     w.server.granted_ms = 0;
     let (lock, _) = w.hold(0);
     w.server.granted_ms = 6_000;
@@ -298,7 +298,7 @@ fn session_that_servers_raise_is_refused_unless_as_much_is_requested() {
     w.pass(100);
     assert_eq!(w.lost(0, lock), Some(Loss::Expired));
     // With `minSessionTimeout` the ticks may be short all the same.
-    let mut w = World::with(1, |from| config(from).session_ttl(Duration::from_secs(6)));
+    let mut w = ZooKeeperClients::with(1, |from| config(from).session_ttl(Duration::from_secs(6)));
     w.server.granted_ms = 6_000;
     w.hold(0);
 }

@@ -2,20 +2,20 @@
 
 use super::*;
 
-fn campaign(w: &mut World, client: usize, value: &'static str) -> LockId {
+fn campaign(w: &mut ZooKeeperClients, client: usize, value: &'static str) -> LockId {
     let candidate = w.clients[client].campaign(w.now, &Acquire::new("e"), value.into()).unwrap();
     w.run();
     candidate
 }
 
-fn observe(w: &mut World, client: usize) -> QueryId {
+fn observe(w: &mut ZooKeeperClients, client: usize) -> QueryId {
     let query = w.clients[client].observe(w.now, b"e").unwrap();
     w.run();
     query
 }
 
 /// What the observer saw: the values of leaders, `-` for none and `?` for unknown.
-fn seen(w: &World, query: QueryId) -> Vec<String> {
+fn seen(w: &ZooKeeperClients, query: QueryId) -> Vec<String> {
     let of_query = w.elections.iter().filter(|(own, _)| *own == query);
     of_query
         .map(|(_, event)| match event {
@@ -29,7 +29,7 @@ fn seen(w: &World, query: QueryId) -> Vec<String> {
 
 #[test]
 fn observers_see_leaders_proclamations_and_resignations() {
-    let mut w = World::new(3);
+    let mut w = ZooKeeperClients::new(3);
     let query = observe(&mut w, 2);
     let first = campaign(&mut w, 0, "a");
     w.granted(0, first).unwrap();
@@ -55,8 +55,8 @@ fn observers_see_leaders_proclamations_and_resignations() {
 
 #[test]
 fn leader_is_told_once() {
-    let mut w = World::new(2);
-    let ask = |w: &mut World| {
+    let mut w = ZooKeeperClients::new(2);
+    let ask = |w: &mut ZooKeeperClients| {
         let query = w.clients[1].leader(w.now, b"e").unwrap();
         w.run();
         query
@@ -78,7 +78,7 @@ fn leader_is_told_once() {
 #[test]
 fn lock_and_election_of_one_name_exclude_each_other_with_an_error() {
     // ZK7
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let lock = w.request(0, &Acquire::new("e"));
     w.granted(0, lock).unwrap();
     let candidate = campaign(&mut w, 1, "a");
@@ -91,7 +91,7 @@ fn lock_and_election_of_one_name_exclude_each_other_with_an_error() {
 #[test]
 fn next_local_candidate_writes_its_value_first() {
     // E7
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let query = observe(&mut w, 1);
     let first = campaign(&mut w, 0, "a");
     w.granted(0, first).unwrap();
@@ -104,7 +104,7 @@ fn next_local_candidate_writes_its_value_first() {
 #[test]
 fn next_local_candidate_whose_value_is_refused_fails() {
     // E7
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let first = campaign(&mut w, 0, "a");
     w.granted(0, first).unwrap();
     let second = campaign(&mut w, 0, "b");
@@ -117,7 +117,7 @@ fn next_local_candidate_whose_value_is_refused_fails() {
 /// The observer's `getData` is in flight when a waiter of the same client leaves.
 #[test]
 fn leaving_waiter_keeps_watch_that_observer_is_setting() {
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let first = campaign(&mut w, 0, "a");
     w.granted(0, first).unwrap();
     let waiter = campaign(&mut w, 1, "b");
@@ -135,7 +135,7 @@ fn leaving_waiter_keeps_watch_that_observer_is_setting() {
 
 #[test]
 fn proclamation_without_reply_fails_in_time() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let first = campaign(&mut w, 0, "a");
     w.granted(0, first).unwrap();
     w.unreachable = true;
@@ -147,7 +147,7 @@ fn proclamation_without_reply_fails_in_time() {
 
 #[test]
 fn refusals_of_queries_and_proclamations_have_the_words_of_the_server() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let leader = campaign(&mut w, 0, "a");
     w.granted(0, leader).unwrap();
     w.server.refused = Some((OpCode::SetData, ErrorCode::NO_AUTH));
@@ -166,7 +166,7 @@ fn refusals_of_queries_and_proclamations_have_the_words_of_the_server() {
 #[test]
 fn proclamation_that_was_given_up_leaves_the_true_version() {
     // E7
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let leader = campaign(&mut w, 0, "a");
     w.granted(0, leader).unwrap();
     w.server.mute = Some((OpCode::SetData, true));
@@ -185,7 +185,7 @@ fn proclamation_that_was_given_up_leaves_the_true_version() {
 #[test]
 fn observer_gets_another_session_if_no_server_continues_its_own() {
     // ZK6
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let query = observe(&mut w, 0);
     w.unreachable = true;
     w.cut(0);
@@ -202,7 +202,7 @@ fn observer_gets_another_session_if_no_server_continues_its_own() {
 #[test]
 fn observer_of_expired_session_goes_on_in_next_one() {
     // ZK6
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let query = observe(&mut w, 0);
     w.server.expire(1);
     w.cut(0);
@@ -212,7 +212,7 @@ fn observer_of_expired_session_goes_on_in_next_one() {
 
 #[test]
 fn observer_learns_at_once_that_servers_are_unreachable() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.unreachable = true;
     let first = observe(&mut w, 0);
     assert_eq!(seen(&w, first), ["?"]);
@@ -223,7 +223,7 @@ fn observer_learns_at_once_that_servers_are_unreachable() {
 /// The leader leaves after the list of the queue was answered.
 #[test]
 fn leader_that_leaves_during_read_is_not_reported() {
-    let mut w = World::new(3);
+    let mut w = ZooKeeperClients::new(3);
     let first = campaign(&mut w, 0, "a");
     w.granted(0, first).unwrap();
     campaign(&mut w, 1, "b");
@@ -238,7 +238,7 @@ fn leader_that_leaves_during_read_is_not_reported() {
 
 #[test]
 fn reply_that_proves_nothing_is_read_again_after_growing_pauses() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.hold(0);
     w.server.refused = Some((OpCode::GetChildren, ErrorCode::BAD_VERSION));
     let query = observe(&mut w, 0);
@@ -261,7 +261,7 @@ fn reply_that_proves_nothing_is_read_again_after_growing_pauses() {
 /// The server sends no event.
 #[test]
 fn observer_rereads_from_time_to_time() {
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let leader = campaign(&mut w, 0, "a");
     w.granted(0, leader).unwrap();
     let query = observe(&mut w, 1);
@@ -272,7 +272,7 @@ fn observer_rereads_from_time_to_time() {
 
 #[test]
 fn observer_reads_for_events_of_its_election_only() {
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (lock, _) = w.hold(0);
     let waiter = w.acquire(1);
     let query = observe(&mut w, 1);
@@ -290,8 +290,8 @@ fn observer_reads_for_events_of_its_election_only() {
 
 #[test]
 fn query_for_leader_sets_no_watch_and_ends() {
-    let mut w = World::new(2);
-    let ask = |w: &mut World| {
+    let mut w = ZooKeeperClients::new(2);
+    let ask = |w: &mut ZooKeeperClients| {
         let query = w.clients[1].leader(w.now, b"e").unwrap();
         w.pass(3_000);
         seen(w, query)
@@ -315,7 +315,7 @@ fn query_for_leader_sets_no_watch_and_ends() {
 fn closed_observers_leave_no_watch_for_queues_without_leader() {
     // The queue's node is missing, or has no children.
     for exists in [false, true] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         if exists {
             w.server.put("/app", 0);
             w.server.put("/app/e", 0);
@@ -334,7 +334,7 @@ fn closed_observers_leave_no_watch_for_queues_without_leader() {
 /// Found by `zk_ops` (1c49dc89): each removed a watch that it had not set.
 #[test]
 fn observers_closed_before_reply_remove_no_watch() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.hold(0);
     let before = w.server.count(OpCode::GetChildren);
     for _ in 0..2 {
@@ -349,7 +349,7 @@ fn observers_closed_before_reply_remove_no_watch() {
 /// observer forgot that it had one.
 #[test]
 fn closed_observer_leaves_no_watch_that_it_set_behind_a_report() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.server.put("/app", 0);
     w.server.put("/app/e", 0);
     let first = observe(&mut w, 0);
@@ -369,7 +369,7 @@ fn closed_observer_leaves_no_watch_that_it_set_behind_a_report() {
 
 #[test]
 fn shutdown_ends_observation() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let query = observe(&mut w, 0);
     w.clients[0].shutdown(w.now, Duration::from_secs(2));
     w.run();

@@ -9,7 +9,7 @@ use crate::zookeeper::codec::{
 use crate::zookeeper::{Locks, LocksOutput, Reply, Request, SessionId, SessionOutput, SessionReport};
 
 /// A host of one hub, on a server on which nobody else contends.
-struct Host {
+struct HubHost {
     now: Instant,
     locks: Locks,
     session: Option<SessionId>,
@@ -27,7 +27,7 @@ struct Host {
     opened: usize,
 }
 
-impl Host {
+impl HubHost {
     fn new() -> Self {
         let now = Instant::from_millis(1_000);
         let locks = Locks::new(now, Config::parse("zk://h").unwrap(), ClientId::from_bits(1), 7).unwrap();
@@ -143,7 +143,7 @@ fn requests_that_fail_on_an_open_session_are_repeated_after_pauses() {
     // A host may find that a request has waited for too long, although the session is up.
     let second = Duration::from_secs(1);
     for (name, unsure) in [("not sent", 0), ("unknown", usize::MAX), ("unknown, then not sent", 1)] {
-        let mut host = Host::new();
+        let mut host = HubHost::new();
         host.acquire();
         let before = core::cell::Cell::new(0);
         let fails = |_: &mut Vec<String>, _: &Op| {
@@ -164,7 +164,7 @@ fn watches_and_deletions_that_fail_on_an_open_session_are_repeated_after_pauses(
         let fails = |nodes: &mut Vec<String>, op: &Op| {
             if let Op::Multi(_) = op { executed(nodes, op) } else { failure.clone() }
         };
-        let mut host = Host::new();
+        let mut host = HubHost::new();
         let lock = host.hold();
         host.requests = 0;
         host.pass(10 * second, fails);
@@ -181,7 +181,7 @@ fn watches_and_deletions_that_fail_on_an_open_session_are_repeated_after_pauses(
 #[test]
 fn observer_whose_reads_fail_on_an_open_session_reads_again() {
     let second = Duration::from_secs(1);
-    let mut host = Host::new();
+    let mut host = HubHost::new();
     host.locks.observe(host.now, b"l").unwrap();
     host.pass(10 * second, |_, _| NOT_SENT);
     assert!((5..100).contains(&host.requests), "{}", host.requests);
@@ -194,7 +194,7 @@ fn any_number_of_contacts_keeps_a_lock_and_none_costs_connections() {
     // ZK1
     let minute = Duration::from_secs(60);
     for (ms, least) in [(Some(1), 0), (Some(10), 0), (Some(300), 0), (Some(2_000), 0), (None, 4)] {
-        let mut host = Host::new();
+        let mut host = HubHost::new();
         host.contact_every = ms.map(Duration::from_millis);
         host.hold();
         let before = host.opened;
@@ -209,7 +209,7 @@ fn any_number_of_contacts_keeps_a_lock_and_none_costs_connections() {
 #[test]
 fn reports_of_changes_cause_one_read_at_a_time() {
     // ZK9
-    let mut host = Host::new();
+    let mut host = HubHost::new();
     host.nodes.push("other-lock--000000001".into());
     host.acquire();
     host.answer(executed);

@@ -6,7 +6,7 @@ use crate::lock::Drift;
 #[test]
 fn free_lock_takes_one_round_trip_and_its_fence_is_the_transaction() {
     // ZK4
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.hold(0);
     let (create, list) = (w.server.count(OpCode::Create), w.server.count(OpCode::GetChildren));
     let name = w.queue().pop().unwrap();
@@ -27,7 +27,7 @@ fn free_lock_takes_one_round_trip_and_its_fence_is_the_transaction() {
 #[test]
 fn hand_over_costs_one_event_and_no_request() {
     // ZK3
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (first, fence) = w.hold(0);
     let second = w.acquire(1);
     assert_eq!(w.of_lock(1, second), [&Event::Blocked(Blocked::Held)]);
@@ -43,7 +43,7 @@ fn hand_over_costs_one_event_and_no_request() {
 #[test]
 fn waiter_behind_others_reads_queue_and_only_its_predecessor_wakes_it() {
     // ZK3
-    let mut w = World::new(3);
+    let mut w = ZooKeeperClients::new(3);
     let (first, _) = w.hold(0);
     let (second, third) = (w.acquire(1), w.acquire(2));
     let before = w.server.count(OpCode::GetChildren);
@@ -65,7 +65,7 @@ fn waiter_behind_others_reads_queue_and_only_its_predecessor_wakes_it() {
 
 #[test]
 fn abandoned_waiter_removes_its_node_and_its_watch() {
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     w.hold(0);
     let second = w.acquire(1);
     w.clients[1].abandon(w.now, second);
@@ -77,7 +77,7 @@ fn abandoned_waiter_removes_its_node_and_its_watch() {
 #[test]
 fn waiter_that_leaves_during_reread_removes_its_watch() {
     // ZK3
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     w.hold(0);
     let second = w.acquire(1);
     w.now = loop {
@@ -95,7 +95,7 @@ fn waiter_that_leaves_during_reread_removes_its_watch() {
 
 #[test]
 fn try_finds_lock_held_and_leaves_nothing() {
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     w.hold(0);
     let second = w.request(1, &Acquire::new("l").wait(Wait::Try));
     assert!(matches!(w.failure(1, second), Some(Failure::TimedOut(report)) if report.is_busy()));
@@ -104,7 +104,7 @@ fn try_finds_lock_held_and_leaves_nothing() {
 
 #[test]
 fn missing_queue_is_created_again() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.hold(0);
     assert!(w.server.nodes.contains_key("/app") && w.server.nodes.contains_key(LOCK));
     // The parent is gone between two attempts.
@@ -119,7 +119,7 @@ fn queue_that_must_not_be_created_is_a_refusal() {
     // A5, ZK2
     // The root is closed, and the chroot missing; or the chroot exists, and is closed.
     for (closed, exists) in [("", false), ("/app", true)] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         w.server.closed = Some(closed);
         if exists {
             w.server.put("/app", 0);
@@ -132,7 +132,7 @@ fn queue_that_must_not_be_created_is_a_refusal() {
         }
     }
     // What exists need not be created.
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.server.put("/app", 0);
     w.server.closed = Some("");
     w.hold(0);
@@ -140,7 +140,7 @@ fn queue_that_must_not_be_created_is_a_refusal() {
 
 #[test]
 fn node_that_must_not_be_created_is_a_refusal() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.make_queue();
     w.server.closed = Some(LOCK);
     let lock = w.acquire(0);
@@ -152,11 +152,11 @@ fn node_that_must_not_be_created_is_a_refusal() {
 #[test]
 fn node_whose_transaction_makes_no_token_is_deleted_and_refused() {
     // ZK4
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.make_queue();
     w.server.zxid = (1 << 47) - 2;
     w.hold(0);
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.make_queue();
     w.server.zxid = (1 << 47) - 1;
     let lock = w.acquire(0);
@@ -168,7 +168,7 @@ fn node_whose_transaction_makes_no_token_is_deleted_and_refused() {
 
 #[test]
 fn each_head_is_told_that_no_server_is_reachable() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.unreachable = true;
     for name in ["l", "another"] {
         let lock = w.request(0, &Acquire::new(name));
@@ -183,7 +183,7 @@ fn each_head_is_told_that_no_server_is_reachable() {
 fn single_attempt_without_reply_fails_and_leaves_nothing() {
     // U1, ZK2
     for executed in [true, false] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         w.make_queue();
         w.server.mute = Some((OpCode::Create, executed));
         let lock = w.request(0, &Acquire::new("l").wait(Wait::Try));
@@ -199,7 +199,7 @@ fn single_attempt_without_reply_fails_and_leaves_nothing() {
 #[test]
 fn node_that_cannot_be_read_is_deleted_later() {
     // ZK2, U1
-    let (mut w, lock) = World::with_unanswered_create(true);
+    let (mut w, lock) = ZooKeeperClients::with_unanswered_create(true);
     w.server.refused = Some((OpCode::GetData, ErrorCode::NO_AUTH));
     w.cut(0);
     w.pass(1_000);
@@ -210,7 +210,7 @@ fn node_that_cannot_be_read_is_deleted_later() {
 #[test]
 fn executed_create_without_reply_is_found_and_used() {
     // ZK2
-    let (mut w, lock) = World::with_unanswered_create(true);
+    let (mut w, lock) = ZooKeeperClients::with_unanswered_create(true);
     w.cut(0);
     assert_eq!(w.of_lock(0, lock), [&Event::Blocked(Blocked::Unreachable)]);
     w.pass(1_000);
@@ -223,7 +223,7 @@ fn executed_create_without_reply_is_found_and_used() {
 #[test]
 fn create_that_was_not_executed_is_repeated_with_another_name() {
     // ZK2, ZK6
-    let (mut w, lock) = World::with_unanswered_create(false);
+    let (mut w, lock) = ZooKeeperClients::with_unanswered_create(false);
     w.cut(0);
     w.pass(1_000);
     w.granted(0, lock).unwrap();
@@ -234,7 +234,7 @@ fn create_that_was_not_executed_is_repeated_with_another_name() {
 fn abandoned_create_without_reply_is_cleaned_up_after_a_write() {
     // ZK6
     for executed in [true, false] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         let (lock, _) = w.hold(0);
         w.release(0, lock);
         w.server.mute = Some((OpCode::Create, executed));
@@ -256,7 +256,7 @@ fn abandoned_create_without_reply_is_cleaned_up_after_a_write() {
 fn abandoned_create_needs_no_list_of_the_queue() {
     // ZK6
     for forbidden in [OpCode::GetChildren, OpCode::Create] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         w.hold(0);
         w.server.put("/app/b", 0);
         w.server.refused = Some((forbidden, ErrorCode::NO_AUTH));
@@ -275,7 +275,7 @@ fn abandoned_create_needs_no_list_of_the_queue() {
 fn foreign_nodes_are_reported() {
     // ZK7
     for name in ["0123__lock__0000000000", "_c_1-__WRIT__0000000009", "data"] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         w.server.put("/app", 0);
         w.server.put(LOCK, 0);
         w.server.put(&alloc::format!("{LOCK}/{name}"), 0);
@@ -284,7 +284,7 @@ fn foreign_nodes_are_reported() {
         assert!(alloc::format!("{report}").contains(name), "{report}");
         assert_eq!(w.queue(), [name]);
     }
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.server.refused = Some((OpCode::Create, ErrorCode::NO_CHILDREN_FOR_EPHEMERALS));
     let lock = w.acquire(0);
     assert!(matches!(w.failure(0, lock), Some(Failure::KeyInUse(_))), "{:?}", w.events);
@@ -293,7 +293,7 @@ fn foreign_nodes_are_reported() {
 #[test]
 fn nodes_of_curator_and_of_others_with_its_pattern_are_waited_for() {
     // ZK7
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.server.put("/app", 0);
     w.server.put(LOCK, 0);
     w.server.next_number = Some(8);
@@ -307,7 +307,7 @@ fn nodes_of_curator_and_of_others_with_its_pattern_are_waited_for() {
 
 #[test]
 fn predecessor_of_another_user_is_a_refusal() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.server.put("/app", 0);
     w.server.put(LOCK, 0);
     w.server.next_number = Some(8);
@@ -322,7 +322,7 @@ fn predecessor_of_another_user_is_a_refusal() {
 /// Regression: only the reread of the queue after 30 s did.
 #[test]
 fn waiter_watches_predecessor_after_overload() {
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (lock, _) = w.hold(0);
     w.server.refused = Some((OpCode::GetData, ErrorCode::THROTTLED_OP));
     let second = w.acquire(1);
@@ -337,7 +337,7 @@ fn waiter_watches_predecessor_after_overload() {
 #[test]
 fn local_waiter_gets_lock_whose_delete_is_refused() {
     // ZK6
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     let second = w.acquire(0);
     w.server.refused = Some((OpCode::Delete, ErrorCode::NO_AUTH));
@@ -352,7 +352,7 @@ fn local_waiter_gets_lock_whose_delete_is_refused() {
 #[test]
 fn clients_do_not_wait_for_ever_behind_nodes_that_neither_can_delete() {
     // ZK6
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let names = ["b", "c"];
     let held = [0, 1].map(|i| w.request(i, &Acquire::new(names[i])));
     (0..2).for_each(|i| _ = w.granted(i, held[i]).unwrap());
@@ -370,7 +370,7 @@ fn clients_do_not_wait_for_ever_behind_nodes_that_neither_can_delete() {
 #[test]
 fn release_after_session_ended_by_its_time_only_is_unknown() {
     // U1
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let lock = w.expired_hold(60_000);
     w.release(0, lock);
     assert_eq!(w.released(0, lock), Some(Release::Unknown));
@@ -380,7 +380,7 @@ fn release_after_session_ended_by_its_time_only_is_unknown() {
 #[test]
 fn expiry_of_session_that_is_being_ended_confirms_no_release() {
     // U1
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
     w.granted(0, lock).unwrap();
     w.server.mute = Some((OpCode::CloseSession, true));
@@ -393,7 +393,7 @@ fn expiry_of_session_that_is_being_ended_confirms_no_release() {
 #[test]
 fn queue_whose_numbers_are_used_up_is_created_anew() {
     // ZK5
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (first, _) = w.hold(0);
     w.server.next_number = Some(i32::MAX - 10);
     let second = w.acquire(1);
@@ -411,7 +411,7 @@ fn queue_whose_numbers_are_used_up_is_created_anew() {
 #[test]
 fn queue_that_never_empties_is_reported_as_exhausted() {
     // ZK5
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     w.hold(0);
     w.server.next_number = Some(i32::MIN);
     let second = w.acquire(1);
@@ -427,7 +427,7 @@ fn queue_that_never_empties_is_reported_as_exhausted() {
 #[test]
 fn only_a_server_says_that_the_queue_never_empties() {
     // ZK5
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (first, _) = w.hold(0);
     w.server.next_number = Some(i32::MIN);
     let second = w.acquire(1);
@@ -444,7 +444,7 @@ fn only_a_server_says_that_the_queue_never_empties() {
 
 #[test]
 fn deleted_node_of_holder_is_lost_and_that_of_waiter_requeued() {
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (first, _) = w.hold(0);
     let second = w.acquire(1);
     let waiting = w.queue().into_iter().find(|name| name.ends_with('1')).unwrap();
@@ -466,7 +466,7 @@ fn deleted_node_of_holder_is_lost_and_that_of_waiter_requeued() {
 /// A watch lasts for one event.
 #[test]
 fn waiter_watches_nodes_again_that_were_written() {
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (first, _) = w.hold(0);
     let second = w.acquire(1);
     let nodes = w.queue().into_iter().map(|name| alloc::format!("{LOCK}/{name}")).collect::<Vec<_>>();
@@ -482,7 +482,7 @@ fn waiter_watches_nodes_again_that_were_written() {
 #[test]
 fn waiter_rereads_queue_after_30_seconds() {
     // ZK3
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     w.hold(0);
     let second = w.acquire(1);
     let held = w.queue().into_iter().find(|name| name.ends_with('0')).unwrap();
@@ -499,7 +499,7 @@ fn waiter_rereads_queue_after_30_seconds() {
 #[test]
 fn deleted_node_further_behind_is_noticed_before_a_grant() {
     // ZK3
-    let mut w = World::new(4);
+    let mut w = ZooKeeperClients::new(4);
     let (first, _) = w.hold(0);
     let (second, third, fourth) = (w.acquire(1), w.acquire(2), w.acquire(3));
     let deleted = w.queue().into_iter().find(|name| name.ends_with('2')).unwrap();
@@ -517,7 +517,7 @@ fn deleted_node_further_behind_is_noticed_before_a_grant() {
 #[test]
 fn renewal_finds_deleted_node_without_its_watch() {
     // ZK1
-    let mut w = World::with(1, |config| config.watch_own_after(Duration::from_secs(60)));
+    let mut w = ZooKeeperClients::with(1, |config| config.watch_own_after(Duration::from_secs(60)));
     let (lock, _) = w.hold(0);
     let name = w.queue().pop().unwrap();
     w.server.remove(&alloc::format!("{LOCK}/{name}"));
@@ -528,9 +528,9 @@ fn renewal_finds_deleted_node_without_its_watch() {
 /// A renewal compares at most 64 nodes. The nodes are deleted without a report of their watches.
 #[test]
 fn renewals_compare_all_nodes_in_turn() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let name = |n: usize| alloc::format!("l{n:02}");
-    let held = |w: &mut World, n| {
+    let held = |w: &mut ZooKeeperClients, n| {
         let lock = w.request(0, &Acquire::new(name(n)));
         w.granted(0, lock).unwrap();
         lock
@@ -550,7 +550,7 @@ fn renewals_compare_all_nodes_in_turn() {
 #[test]
 fn local_waiter_takes_over_node_with_next_fence() {
     // A8
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (first, fence) = w.hold(0);
     let second = w.acquire(0);
     let before = w.server.log.len();
@@ -562,7 +562,7 @@ fn local_waiter_takes_over_node_with_next_fence() {
 #[test]
 fn guarded_node_changes_version_before_next_local_holder() {
     // E7
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (first, fence) = w.hold(0);
     let own = w.clients[0].owner_guard(w.now, first).unwrap();
     let second = w.acquire(0);
@@ -575,7 +575,7 @@ fn guarded_node_changes_version_before_next_local_holder() {
 
 #[test]
 fn lost_reply_to_take_over_write_is_read_and_written_again() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (first, _) = w.hold(0);
     w.clients[0].owner_guard(w.now, first).unwrap();
     let second = w.acquire(0);
@@ -593,7 +593,7 @@ fn lost_reply_to_take_over_write_is_read_and_written_again() {
 fn unanswered_delete_is_repeated_and_reported_as_released() {
     // U1
     for executed in [true, false] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         let (lock, _) = w.hold(0);
         w.server.mute = Some((OpCode::Delete, executed));
         w.release(0, lock);
@@ -608,7 +608,7 @@ fn unanswered_delete_is_repeated_and_reported_as_released() {
 /// As if somebody deleted the queue's node again and again.
 #[test]
 fn entry_that_fails_is_repeated_after_a_pause() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.server.refused = Some((OpCode::Create, ErrorCode::NO_NODE));
     let lock = w.acquire(0);
     let creates = w.server.count(OpCode::Create);
@@ -623,7 +623,7 @@ fn entry_that_fails_is_repeated_after_a_pause() {
 #[test]
 fn error_that_proves_nothing_ends_single_attempt_and_is_retried_after_pause() {
     for code in [OpCode::Create, OpCode::GetChildren] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         w.make_queue();
         w.server.refused = Some((code, ErrorCode::NOT_EMPTY));
         let lock = w.acquire(0);
@@ -641,7 +641,7 @@ fn error_that_proves_nothing_ends_single_attempt_and_is_retried_after_pause() {
 #[test]
 fn invalid_names_and_short_ttls_are_refused() {
     // ZK1
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     for (request, words) in [
         (Acquire::new("a//b"), "path"),
         (Acquire::new([0xff]), "path"),
@@ -654,7 +654,7 @@ fn invalid_names_and_short_ttls_are_refused() {
         assert!(matches!(error, Misuse::Invalid(_)));
     }
     let margin = Drift { margin: Duration::from_secs(6), ..Drift::default() };
-    let mut short = World::with(1, |config| config.session_ttl(Duration::from_secs(30)).drift(margin));
+    let mut short = ZooKeeperClients::with(1, |config| config.session_ttl(Duration::from_secs(30)).drift(margin));
     let error = short.clients[0].acquire(short.now, &Acquire::new("l").ttl(Duration::from_secs(15))).unwrap_err();
     assert!(alloc::format!("{error}").contains("drift"), "{error}");
     let long = alloc::vec![0; super::super::MAX_VALUE + 1];
@@ -666,7 +666,7 @@ fn invalid_names_and_short_ttls_are_refused() {
 #[test]
 fn holder_learns_version_that_another_client_has_written() {
     // H2
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     w.pass(3_000);
     let path = w.clients[0].owner(lock).unwrap().path;
@@ -680,7 +680,7 @@ fn holder_learns_version_that_another_client_has_written() {
 #[test]
 fn holder_watches_its_node_again_after_reconnect_and_after_error() {
     // H2, ZK6
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.hold(0);
     w.pass(3_000);
     assert_eq!(w.server.watches().len(), 1);

@@ -16,7 +16,7 @@ use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use self::server::Server;
+use self::server::TestEnsemble;
 use super::codec::{ErrorCode, OpCode};
 use super::{Client, Config};
 use crate::error::Misuse;
@@ -31,9 +31,9 @@ use crate::time::Instant;
 const LOCK: &str = "/app/l";
 
 /// Some clients of one server.
-struct World {
+struct ZooKeeperClients {
     now: Instant,
-    server: Server,
+    server: TestEnsemble,
     clients: Vec<Client>,
     conns: BTreeMap<(usize, ConnId), ()>,
     events: Vec<(usize, LockId, Event)>,
@@ -47,7 +47,7 @@ struct World {
     connects: usize,
 }
 
-impl World {
+impl ZooKeeperClients {
     fn new(clients: u32) -> Self {
         Self::with(clients, |config| config)
     }
@@ -60,7 +60,7 @@ impl World {
         };
         Self {
             now,
-            server: Server::new(),
+            server: TestEnsemble::new(),
             clients: (0..clients).map(client).collect(),
             conns: BTreeMap::new(),
             events: Vec::new(),

@@ -13,12 +13,12 @@ use crate::zookeeper::codec::*;
 type Data = (bytes::Bytes, Stat);
 
 #[derive(Default)]
-pub(super) struct Server {
+pub(super) struct TestEnsemble {
     pub(super) nodes: BTreeMap<String, Data>,
     pub(super) zxid: i64,
     last_session: i64,
     pub(super) sessions: BTreeSet<i64>,
-    conns: BTreeMap<ConnId, Conn>,
+    conns: BTreeMap<ConnId, TestConn>,
     /// The number that the next sequential node gets, instead of the count.
     pub(super) next_number: Option<i32>,
     /// The session timeout that is granted; 0 for the requested one.
@@ -43,7 +43,7 @@ pub(super) struct Server {
 }
 
 #[derive(Default)]
-struct Conn {
+struct TestConn {
     session: i64,
     is_new: bool,
     frames: Frames,
@@ -51,13 +51,13 @@ struct Conn {
     out: Vec<u8>,
 }
 
-impl Server {
+impl TestEnsemble {
     pub(super) fn new() -> Self {
         Self { granted_ms: 15_000, ..Self::default() }
     }
 
     pub(super) fn connect(&mut self, conn: ConnId) {
-        self.conns.insert(conn, Conn { is_new: true, ..Conn::default() });
+        self.conns.insert(conn, TestConn { is_new: true, ..TestConn::default() });
     }
 
     pub(super) fn disconnect(&mut self, conn: ConnId) {
@@ -124,7 +124,7 @@ impl Server {
         let event = WatcherEvent { kind, state: KeeperState::SyncConnected, path: watch.trim_end_matches('/').into() };
         for conn in self.conns.values_mut() {
             if conn.watches.remove(watch) {
-                Reply::event(event.clone()).encode(&mut conn.out);
+                ReplyFrame::event(event.clone()).encode(&mut conn.out);
             }
         }
     }
@@ -167,7 +167,7 @@ impl Server {
             return;
         }
         let session = conn.session;
-        let Request { xid, op } = Request::decode(frame).unwrap();
+        let RequestFrame { xid, op } = RequestFrame::decode(frame).unwrap();
         let code = op.code();
         self.log.push((session, code));
         if let Some((mute, executed)) = self.mute
@@ -186,8 +186,8 @@ impl Server {
             Some(_) | None => self.execute(id, session, op),
         };
         let reply = match result {
-            Ok(body) => Reply::ok(xid, self.zxid, body),
-            Err(code) => Reply::error(xid, self.zxid, code),
+            Ok(body) => ReplyFrame::ok(xid, self.zxid, body),
+            Err(code) => ReplyFrame::error(xid, self.zxid, code),
         };
         reply.encode(&mut self.conns.get_mut(&id).unwrap().out);
     }

@@ -5,14 +5,14 @@ use super::*;
 /// The session's validity after a write: 15 s less two ticks and the drift.
 pub(super) const VALID_MS: u64 = 15_000 - 6_000 - 152;
 
-pub(super) fn ms_until(w: &World, from: Instant, lock: LockId) -> u64 {
+pub(super) fn ms_until(w: &ZooKeeperClients, from: Instant, lock: LockId) -> u64 {
     w.clients[0].valid_until(lock).unwrap().since(from).as_millis() as u64
 }
 
 #[test]
 fn validity_counts_from_writes_less_two_ticks_and_drift() {
     // ZK1, T1
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let start = w.now;
     let (lock, _) = w.hold(0);
     assert_eq!(ms_until(&w, start, lock), VALID_MS);
@@ -25,7 +25,7 @@ fn validity_counts_from_writes_less_two_ticks_and_drift() {
 #[test]
 fn session_continues_after_reconnect_and_renews_first() {
     // ZK6
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (lock, _) = w.hold(0);
     let second = w.acquire(1);
     w.cut(0);
@@ -44,7 +44,7 @@ fn session_continues_after_reconnect_and_renews_first() {
 #[test]
 fn waiter_is_granted_only_after_proof_if_all_ahead_leave_at_once() {
     // ZK1
-    let mut w = World::new(3);
+    let mut w = ZooKeeperClients::new(3);
     let (first, _) = w.hold(0);
     let (second, third) = (w.acquire(1), w.acquire(2));
     w.pass(60_000);
@@ -62,7 +62,7 @@ fn waiter_is_granted_only_after_proof_if_all_ahead_leave_at_once() {
 fn waiter_without_connection_keeps_its_place_until_its_session_would_have_ended() {
     // ZK6
     for (away_ms, same) in [(14_000, true), (16_000, false)] {
-        let mut w = World::new(3);
+        let mut w = ZooKeeperClients::new(3);
         let (first, _) = w.hold(0);
         let (_, third) = (w.acquire(1), w.acquire(2));
         let queue = w.queue();
@@ -80,7 +80,7 @@ fn waiter_without_connection_keeps_its_place_until_its_session_would_have_ended(
 #[test]
 fn waiter_keeps_session_whose_hold_was_released_without_connection() {
     // ZK6
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     w.hold(1);
     let other = w.request(0, &Acquire::new("other"));
     w.granted(0, other).unwrap();
@@ -99,7 +99,7 @@ fn waiter_keeps_session_whose_hold_was_released_without_connection() {
 
 #[test]
 fn predecessor_deleted_while_disconnected_is_noticed() {
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (lock, _) = w.hold(0);
     let second = w.acquire(1);
     w.unreachable = true;
@@ -114,7 +114,7 @@ fn predecessor_deleted_while_disconnected_is_noticed() {
 #[test]
 fn session_without_connection_is_lost_in_time_and_next_lock_has_another() {
     // ZK6, T2
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     w.unreachable = true;
     w.cut(0);
@@ -139,7 +139,7 @@ fn session_without_connection_is_lost_in_time_and_next_lock_has_another() {
 
 #[test]
 fn expired_session_loses_lock_at_once() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     w.server.expire(1);
     w.cut(0);
@@ -153,7 +153,7 @@ fn expired_session_loses_lock_at_once() {
 
 #[test]
 fn waiter_of_expired_session_requeues_with_another() {
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (lock, _) = w.hold(0);
     let second = w.acquire(1);
     w.server.expire(2);
@@ -167,7 +167,7 @@ fn waiter_of_expired_session_requeues_with_another() {
 #[test]
 fn lock_that_is_never_extended_expires_and_ends_its_session() {
     // H3
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
     w.granted(0, lock).unwrap();
     assert_eq!(w.server.sessions.len(), 1, "a session of its own");
@@ -182,7 +182,7 @@ fn lock_that_is_never_extended_expires_and_ends_its_session() {
 #[test]
 fn reconnect_does_not_extend_lock_that_is_renewed_by_hand() {
     // H3
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
     w.granted(0, lock).unwrap();
     w.pass(VALID_MS - 1_000);
@@ -196,7 +196,7 @@ fn reconnect_does_not_extend_lock_that_is_renewed_by_hand() {
 
 #[test]
 fn extend_is_answered_by_write_and_moves_validity() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
     w.granted(0, lock).unwrap();
     w.pass(5_000);
@@ -215,7 +215,7 @@ fn extend_is_answered_by_write_and_moves_validity() {
 #[test]
 fn lock_of_own_session_is_released_by_ending_it() {
     // ZK8
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let lock = w.request(0, &Acquire::new("l").ttl(Duration::from_secs(20)));
     w.granted(0, lock).unwrap();
     w.release(0, lock);
@@ -229,7 +229,7 @@ fn lock_of_own_session_is_released_by_ending_it() {
 #[test]
 fn hold_limit_is_told_and_node_stays_until_guard_returns() {
     // H6
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let lock = w.request(0, &Acquire::new("l").renew(Renew::AtMost(Duration::from_secs(4))));
     w.granted(0, lock).unwrap();
     w.pass(4_000);
@@ -242,7 +242,7 @@ fn hold_limit_is_told_and_node_stays_until_guard_returns() {
 #[test]
 fn session_shorter_than_five_ticks_is_refused() {
     // ZK1
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.server.granted_ms = 10_000;
     let lock = w.acquire(0);
     let Some(Failure::Refused(report)) = w.failure(0, lock) else { panic!("{:?}", w.events) };
@@ -251,7 +251,7 @@ fn session_shorter_than_five_ticks_is_refused() {
     assert_eq!(w.server.sessions.len(), 0);
 }
 
-pub(super) fn told(w: &World, lock: LockId) -> Option<Instant> {
+pub(super) fn told(w: &ZooKeeperClients, lock: LockId) -> Option<Instant> {
     w.of_lock(0, lock).iter().rev().find_map(|event| match event {
         Event::Granted(grant) => Some(grant.valid_until),
         Event::Renewed { valid_until } => Some(*valid_until),
@@ -262,7 +262,7 @@ pub(super) fn told(w: &World, lock: LockId) -> Option<Instant> {
 #[test]
 fn session_that_becomes_shorter_than_five_ticks_is_lost() {
     // ZK1
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     w.server.granted_ms = 10_000;
     w.cut(0);
@@ -275,7 +275,7 @@ fn session_that_becomes_shorter_than_five_ticks_is_lost() {
 
 #[test]
 fn idle_session_ends_and_next_lock_opens_another() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     w.release(0, lock);
     let multis = w.server.count(OpCode::Multi);
@@ -290,7 +290,7 @@ fn idle_session_ends_and_next_lock_opens_another() {
 /// sessions in days, each one cost a pause.
 #[test]
 fn expired_sessions_that_had_locks_cause_no_pause() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     for session in 1..=8 {
         let (lock, _) = w.hold(0);
         w.release(0, lock);
@@ -301,12 +301,12 @@ fn expired_sessions_that_had_locks_cause_no_pause() {
 #[test]
 fn write_that_the_session_fails_proves_nothing() {
     // ZK1
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     w.server.failed_multi = Some(ErrorCode::SESSION_EXPIRED);
     w.pass(VALID_MS / 2);
     assert_eq!((w.lost(0, lock), w.conns.len()), (Some(Loss::Gone), 0));
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     w.server.failed_multi = Some(ErrorCode::SESSION_MOVED);
     w.pass(VALID_MS);
@@ -317,7 +317,7 @@ fn write_that_the_session_fails_proves_nothing() {
 #[test]
 fn renewal_that_finds_a_node_gone_moves_no_validity_of_others() {
     // ZK1
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     let other = w.request(0, &Acquire::new("other"));
     w.granted(0, other).unwrap();
@@ -339,7 +339,7 @@ fn renewal_that_finds_a_node_gone_moves_no_validity_of_others() {
 #[test]
 fn short_waits_do_not_keep_session_that_cannot_continue() {
     // ZK6
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     w.release(0, lock);
     w.server.refuses_known = true;
@@ -356,7 +356,7 @@ fn short_waits_do_not_keep_session_that_cannot_continue() {
 /// Regression: the session of a single attempt had expired, and the attempt failed.
 #[test]
 fn single_attempt_on_expired_session_uses_the_next_one() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     w.release(0, lock);
     w.server.expire(1);
@@ -368,7 +368,7 @@ fn single_attempt_on_expired_session_uses_the_next_one() {
 #[test]
 fn dead_server_costs_no_attempt_while_another_is_up() {
     // P5, ZK6
-    let mut w = World::with(6, |_| Config::parse("zk://dead,h/app").unwrap());
+    let mut w = ZooKeeperClients::with(6, |_| Config::parse("zk://dead,h/app").unwrap());
     for client in 0..6 {
         let lock = w.request(client, &Acquire::new("l").wait(Wait::Try));
         w.pass(100);
@@ -382,7 +382,7 @@ fn dead_server_costs_no_attempt_while_another_is_up() {
 #[test]
 fn release_that_finds_its_session_ended_reports_expiry() {
     // ZK6
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     w.server.expire(1);
     w.release(0, lock);
@@ -393,7 +393,7 @@ fn release_that_finds_its_session_ended_reports_expiry() {
 #[test]
 fn session_that_never_opened_idles_out() {
     // ZK8
-    let mut w = World::with(1, |config| config.idle_timeout(Duration::from_secs(20)));
+    let mut w = ZooKeeperClients::with(1, |config| config.idle_timeout(Duration::from_secs(20)));
     w.unreachable = true;
     let lock = w.request(0, &Acquire::new("l").wait(Wait::For(Duration::from_secs(1))));
     w.pass(1_100);
@@ -404,7 +404,7 @@ fn session_that_never_opened_idles_out() {
 
 #[test]
 fn rejected_login_refuses_the_lock() {
-    let mut w = World::with(1, |config| config.user("app", "sesame"));
+    let mut w = ZooKeeperClients::with(1, |config| config.user("app", "sesame"));
     w.server.login_fails = true;
     let lock = w.acquire(0);
     w.pass(1_000);
@@ -416,7 +416,7 @@ fn rejected_login_refuses_the_lock() {
 #[test]
 fn delete_that_is_refused_ends_the_session_instead() {
     // ZK6
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (lock, _) = w.hold(0);
     let second = w.acquire(1);
     w.server.refused = Some((OpCode::Delete, ErrorCode::NO_AUTH));
@@ -425,7 +425,7 @@ fn delete_that_is_refused_ends_the_session_instead() {
     assert_eq!(w.released(0, lock), Some(Release::Released));
     w.granted(1, second).unwrap();
     // Another lock of the same session keeps it. Its delete is refused too.
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (first, _) = w.hold(0);
     let other = w.request(0, &Acquire::new("other"));
     w.granted(0, other).unwrap();
@@ -442,7 +442,7 @@ fn delete_that_is_refused_ends_the_session_instead() {
 #[test]
 fn end_of_session_without_reply_leaves_release_unknown() {
     // U1
-    let mut w = World::with(1, |config| config.tick(Duration::from_millis(100)));
+    let mut w = ZooKeeperClients::with(1, |config| config.tick(Duration::from_millis(100)));
     w.server.granted_ms = 500;
     let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
     w.granted(0, lock).unwrap();
@@ -459,7 +459,7 @@ fn end_of_session_without_reply_leaves_release_unknown() {
 #[test]
 fn expiry_of_lost_session_confirms_no_release() {
     // U1
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let lock = w.expired_hold(VALID_MS);
     w.unreachable = false;
     w.server.expire(1);
@@ -473,7 +473,7 @@ fn expiry_of_lost_session_confirms_no_release() {
 fn release_whose_session_is_refused_after_its_validity_is_unknown() {
     // U1
     for delete_was_sent in [false, true] {
-        let mut w = World::with(1, |config| config.release_within(Duration::from_secs(60)));
+        let mut w = ZooKeeperClients::with(1, |config| config.release_within(Duration::from_secs(60)));
         let (lock, _) = w.hold(0);
         w.unreachable = true;
         if delete_was_sent {
@@ -495,7 +495,7 @@ fn release_whose_session_is_refused_after_its_validity_is_unknown() {
 /// Locks with their own sessions, one after the other, leave nothing behind in the client.
 #[test]
 fn past_sessions_use_no_memory() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let mut sizes = Vec::new();
     for _ in 0..100 {
         let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
@@ -509,7 +509,7 @@ fn past_sessions_use_no_memory() {
 
 #[test]
 fn long_session_uses_no_more_memory_than_short_one() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.hold(0);
     let mut size = |ms| {
         w.pass(ms);
@@ -523,7 +523,7 @@ fn long_session_uses_no_more_memory_than_short_one() {
 fn equal_histories_give_equal_clients() {
     // D2
     let run = || {
-        let mut w = World::new(2);
+        let mut w = ZooKeeperClients::new(2);
         let (lock, _) = w.hold(0);
         w.acquire(1);
         w.cut(0);

@@ -4,7 +4,7 @@
 use super::*;
 use crate::zookeeper::codec::ErrorCode;
 
-impl World {
+impl ZooKeeperClients {
     fn cycle(&mut self) {
         let (lock, _) = self.hold(0);
         self.release(0, lock);
@@ -24,7 +24,7 @@ impl World {
 
 #[test]
 fn lock_that_nobody_else_takes_is_taken_again_without_list() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.cycle();
     w.cycle();
     let lists = w.lists();
@@ -40,7 +40,7 @@ fn lock_that_nobody_else_takes_is_taken_again_without_list() {
 
 #[test]
 fn number_that_does_not_follow_shows_that_others_came() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.cycle();
     w.cycle();
     w.others(2..3);
@@ -61,7 +61,7 @@ fn number_that_does_not_follow_shows_that_others_came() {
 #[test]
 fn numbers_of_a_new_queue_are_not_taken_for_those_of_the_old_one() {
     for (writes, follows) in [(3, true), (4, false)] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         w.cycle();
         w.cycle();
         let lists = w.lists();
@@ -80,7 +80,7 @@ fn numbers_of_a_new_queue_are_not_taken_for_those_of_the_old_one() {
 
 #[test]
 fn own_node_that_was_not_deleted_is_waited_for() {
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     w.cycle();
     w.cycle();
     let (lock, _) = w.hold(0);
@@ -95,8 +95,8 @@ fn own_node_that_was_not_deleted_is_waited_for() {
 }
 
 /// Three clients take turns: the third one knows of the first, which is behind it.
-fn turns() -> (World, LockId, LockId) {
-    let mut w = World::new(3);
+fn turns() -> (ZooKeeperClients, LockId, LockId) {
+    let mut w = ZooKeeperClients::new(3);
     let (first, _) = w.hold(0);
     let (second, third) = (w.acquire(1), w.acquire(2));
     w.release(0, first);

@@ -4,8 +4,8 @@
 use super::*;
 
 /// A client whose create got no reply, on a connection whose first write the server refuses.
-fn refused_first_write(abandon: bool) -> (World, LockId) {
-    let (mut w, lock) = World::with_unanswered_create(false);
+fn refused_first_write(abandon: bool) -> (ZooKeeperClients, LockId) {
+    let (mut w, lock) = ZooKeeperClients::with_unanswered_create(false);
     if abandon {
         w.clients[0].abandon(w.now, lock);
     }
@@ -59,7 +59,7 @@ fn single_attempt_fails_with_the_words_of_a_server_that_refuses_the_first_write(
 #[test]
 fn refused_first_write_costs_no_lock() {
     // ZK6
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (lock, first) = w.hold(0);
     let next = w.acquire(1);
     w.server.refused = Some((OpCode::Multi, ErrorCode::THROTTLED_OP));
@@ -79,7 +79,7 @@ fn refused_first_write_costs_no_lock() {
 fn node_that_appears_after_its_create_was_given_up_is_deleted() {
     // ZK6
     for abandon in [false, true] {
-        let (mut w, mut lock) = World::with_unanswered_create(false);
+        let (mut w, mut lock) = ZooKeeperClients::with_unanswered_create(false);
         if abandon {
             w.clients[0].abandon(w.now, lock);
         }
@@ -105,7 +105,7 @@ fn node_that_appears_after_its_create_was_given_up_is_deleted() {
 #[test]
 fn late_node_of_own_session_is_deleted() {
     // ZK6
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     let (held, _) = w.hold(1);
     w.server.mute = Some((OpCode::Create, false));
     let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));

@@ -9,7 +9,7 @@ use crate::zookeeper::{Locks, LocksOutput, Reply, Request, SessionId, SessionOut
 #[test]
 fn answered_pings_prove_nothing() {
     // ZK1
-    let mut w = World::new(1);
+    let mut w = ZooKeeperClients::new(1);
     let (lock, _) = w.hold(0);
     // As by a server that is cut off from its leader.
     w.server.mute = Some((OpCode::Multi, false));
@@ -24,11 +24,12 @@ fn answered_pings_prove_nothing() {
 #[test]
 fn only_holder_and_next_waiter_are_renewed() {
     // ZK1
-    let mut w = World::new(4);
+    let mut w = ZooKeeperClients::new(4);
     let (mut held, _) = w.hold(0);
     let waiting: Vec<LockId> = (1..4).map(|client| w.acquire(client)).collect();
     w.pass(60_000);
-    let renewals = |w: &World, session| w.server.log.iter().filter(|entry| **entry == (session, OpCode::Multi)).count();
+    let renewals =
+        |w: &ZooKeeperClients, session| w.server.log.iter().filter(|entry| **entry == (session, OpCode::Multi)).count();
     assert!((1..=2).all(|session| renewals(&w, session) >= 60_000 / (VALID_MS as usize / 3)));
     assert!((3..=4).all(|session| renewals(&w, session) == 0), "pings keep them");
     for (client, next) in waiting.into_iter().enumerate() {
@@ -43,7 +44,7 @@ fn only_holder_and_next_waiter_are_renewed() {
 #[test]
 fn creates_of_nodes_renew_the_session_of_one_who_only_waits() {
     // ZK1
-    let mut w = World::new(3);
+    let mut w = ZooKeeperClients::new(3);
     let mut turns: Vec<LockId> = (0..3).map(|client| w.acquire(client)).collect();
     for turn in 0..30 {
         let client = turn % 3;
@@ -60,7 +61,7 @@ fn creates_of_nodes_renew_the_session_of_one_who_only_waits() {
 #[test]
 fn revalidated_session_is_proven_by_connections_alone() {
     // ZK1
-    let mut w = World::with(2, |config| config.revalidate(true));
+    let mut w = ZooKeeperClients::with(2, |config| config.revalidate(true));
     let (lock, _) = w.hold(0);
     let waiting = w.acquire(1);
     let before = w.connects;
@@ -84,7 +85,7 @@ fn revalidated_session_is_proven_by_connections_alone() {
 #[test]
 fn server_that_grants_longer_session_does_not_extend_validity() {
     // ZK1
-    let mut w = World::with(1, |config| config.session_ttl(Duration::from_secs(60)));
+    let mut w = ZooKeeperClients::with(1, |config| config.session_ttl(Duration::from_secs(60)));
     let (lock, _) = w.hold(0);
     assert_eq!(ms_until(&w, w.now, lock), VALID_MS);
     w.server.granted_ms = 60_000;
@@ -99,7 +100,7 @@ fn server_that_grants_longer_session_does_not_extend_validity() {
 #[test]
 fn server_that_grants_shorter_session_moves_end_of_validity_back() {
     // T3, ZK6
-    let mut w = World::with(1, |config| config.session_ttl(Duration::from_secs(30)));
+    let mut w = ZooKeeperClients::with(1, |config| config.session_ttl(Duration::from_secs(30)));
     w.server.granted_ms = 30_000;
     let (lock, _) = w.hold(0);
     w.server.granted_ms = 15_000;
@@ -120,7 +121,7 @@ fn server_that_grants_shorter_session_moves_end_of_validity_back() {
 fn session_kept_by_pings_is_proven_by_the_next_create_or_by_a_new_connection() {
     // ZK1
     for (idle_ms, connections) in [(8_000, 0), (60_000, 1)] {
-        let mut w = World::new(1);
+        let mut w = ZooKeeperClients::new(1);
         let (lock, _) = w.hold(0);
         w.release(0, lock);
         w.pass(idle_ms);
@@ -140,7 +141,7 @@ fn session_kept_by_pings_is_proven_by_the_next_create_or_by_a_new_connection() {
 fn write_after_pause_proves_no_more_than_the_leader_has_heard() {
     // ZK1
     const TTL_MS: u64 = 60_000;
-    let mut w = World::with(1, |config| config.session_ttl(Duration::from_millis(TTL_MS)));
+    let mut w = ZooKeeperClients::with(1, |config| config.session_ttl(Duration::from_millis(TTL_MS)));
     w.server.granted_ms = TTL_MS as i32;
     let (lock, _) = w.hold(0);
     w.pass(10_000);
@@ -160,7 +161,7 @@ fn write_after_pause_proves_no_more_than_the_leader_has_heard() {
 }
 
 /// A hub with a hold, and its first renewal, which waits for its reply.
-struct Renewal {
+struct FirstRenewal {
     locks: Locks,
     session: SessionId,
     lock: LockId,
@@ -168,7 +169,7 @@ struct Renewal {
     now: Instant,
 }
 
-impl Renewal {
+impl FirstRenewal {
     /// The session was opened at 1 s.
     fn of_session(ttl: Duration) -> Self {
         let mut now = Instant::from_millis(1_000);
@@ -227,7 +228,7 @@ fn slow_write_proves_no_more_than_was_known_before_the_last_one() {
     let ttl = Duration::from_secs(60);
     let validity = Duration::from_millis(60_000 - 6_000 - 602);
     for (ms, slow) in [(0, false), (750, false), (751, true), (5_000, true)] {
-        let renewal = Renewal::of_session(ttl);
+        let renewal = FirstRenewal::of_session(ttl);
         let proven = if slow { Instant::from_millis(1_000 + 5_250) } else { renewal.now };
         assert_eq!(renewal.answered_after(Duration::from_millis(ms)), proven + validity, "{ms}");
     }
@@ -240,7 +241,7 @@ fn writes_that_wait_together_prove_nothing_for_each_other() {
     // ZK1
     let ttl = Duration::from_secs(60);
     let stopped = Duration::from_secs(5);
-    let mut renewal = Renewal::of_session(ttl);
+    let mut renewal = FirstRenewal::of_session(ttl);
     renewal.locks.acquire(renewal.now, &Acquire::new("m")).unwrap();
     let create = loop {
         if let LocksOutput::Send { call, request, .. } = renewal.locks.poll_output().unwrap()
@@ -261,7 +262,7 @@ fn writes_that_wait_together_prove_nothing_for_each_other() {
 fn write_that_takes_two_ticks_proves_the_session() {
     // ZK1
     let eighth = Duration::from_millis(3_000 / 8);
-    let mut renewal = Renewal::of_session(Duration::from_secs(15));
+    let mut renewal = FirstRenewal::of_session(Duration::from_secs(15));
     let before = renewal.locks.valid_until(renewal.lock).unwrap();
     for n in 1..=14 {
         let now = renewal.now + eighth * n;

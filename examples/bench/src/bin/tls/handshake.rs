@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lock_bench::median;
-use lock_driver::tls::{Connector, Session};
+use lock_driver::tls::{Connector, TlsSession};
 use lock_proto::Tls;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_RSA_SHA256};
 use rsa::RsaPrivateKey;
@@ -80,7 +80,7 @@ fn handshake(connector: &Connector, server: &Arc<ServerConfig>) -> HandshakeKind
 }
 
 /// Gives the server what the client has to send.
-fn receive(server: &mut ServerConnection, client: &mut Session) {
+fn receive(server: &mut ServerConnection, client: &mut TlsSession) {
     let mut left = client.outgoing();
     while !left.is_empty() {
         server.read_tls(&mut left).expect("from memory");

@@ -56,10 +56,10 @@ fn peer_without_http2_is_protocol_fault() {
     smol::block_on(async {
         let mut tried = Tried::to(server(&GARBAGE, none));
         let mut input = tried.next().await;
-        if matches!(input, Input::Connected) {
+        if matches!(input, MachineInput::Connected) {
             input = tried.next().await;
         }
-        assert!(matches!(input, Input::Ended(Fault::Protocol(Breach::Http2))), "{input:?}");
+        assert!(matches!(input, MachineInput::Ended(Fault::Protocol(Breach::Http2))), "{input:?}");
     });
 }
 
@@ -86,8 +86,8 @@ fn silent_server_times_out_only_while_stream_is_open() {
         tried.open(StreamKind::Watch);
         let fault = loop {
             match tried.next().await {
-                Input::StreamEnded(_, status) => assert_eq!(status.code, Code::Unavailable, "{status:?}"),
-                Input::Ended(fault) => break fault,
+                MachineInput::StreamEnded(_, status) => assert_eq!(status.code, Code::Unavailable, "{status:?}"),
+                MachineInput::Ended(fault) => break fault,
                 other => panic!("{other:?}"),
             }
         };
@@ -238,7 +238,7 @@ fn message_with_too_many_elements_is_rejected_before_decoding() {
                     None => {
                         tried.open(StreamKind::Watch);
                         match tried.next().await {
-                            Input::StreamEnded(_, status) => Some(status),
+                            MachineInput::StreamEnded(_, status) => Some(status),
                             _ => None,
                         }
                     }

@@ -17,7 +17,7 @@ use std::thread;
 
 use lock_testkit::TIMEOUT;
 
-use super::super::connection::{Connection, Input};
+use super::super::connection::{EtcdConnection, MachineInput};
 use crate::address::Route;
 use crate::{Address, BootClock, Clock, Host};
 use lock_proto::Fault;
@@ -57,14 +57,14 @@ impl Clock for Smol {
     }
 }
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxedStream<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl Host for Smol {
     type Clock = Self;
     type Stream = smol::net::TcpStream;
-    type Resolve = Boxed<io::Result<Vec<SocketAddr>>>;
-    type Connect = Boxed<io::Result<Self::Stream>>;
-    type Sleep = Boxed<()>;
+    type Resolve = BoxedStream<io::Result<Vec<SocketAddr>>>;
+    type Connect = BoxedStream<io::Result<Self::Stream>>;
+    type Sleep = BoxedStream<()>;
 
     fn clock(&self) -> Self {
         self.clone()
@@ -91,8 +91,8 @@ impl Host for Smol {
 pub(super) struct Tried {
     host: Smol,
     route: Route<<Smol as Host>::Resolve>,
-    connection: Connection<Smol>,
-    inputs: VecDeque<Input>,
+    connection: EtcdConnection<Smol>,
+    inputs: VecDeque<MachineInput>,
     serial: u64,
 }
 
@@ -106,7 +106,7 @@ impl Tried {
     pub(super) fn with(host: &Smol, address: SocketAddr) -> Self {
         let endpoint = Endpoint::parse(&alloc::format!("{address}")).unwrap();
         let mut route = Route::plain(endpoint.target.clone());
-        let connection = Connection::open(host, &mut route, &endpoint, Config::parse("etcd://h").unwrap().pings());
+        let connection = EtcdConnection::open(host, &mut route, &endpoint, Config::parse("etcd://h").unwrap().pings());
         Self { host: host.clone(), route, connection, inputs: VecDeque::new(), serial: 0 }
     }
 
@@ -118,11 +118,11 @@ impl Tried {
 
     pub(super) async fn connected(&mut self) {
         let input = self.next().await;
-        assert!(matches!(input, Input::Connected), "{input:?}");
+        assert!(matches!(input, MachineInput::Connected), "{input:?}");
     }
 
     /// Polls the connection once, and returns its inputs.
-    pub(super) async fn poll_once(&mut self) -> Vec<Input> {
+    pub(super) async fn poll_once(&mut self) -> Vec<MachineInput> {
         poll_fn(|cx| {
             let mut inputs = Vec::new();
             self.connection.poll(&self.host, &mut self.route, cx, &mut inputs);
@@ -132,10 +132,10 @@ impl Tried {
     }
 
     /// The next input, if there is one within `limit`.
-    pub(super) async fn within(&mut self, limit: Duration) -> Option<Input> {
+    pub(super) async fn within(&mut self, limit: Duration) -> Option<MachineInput> {
         let mut timer = smol::Timer::after(limit);
         // The connection's own timers. The driver would sleep for them.
-        let mut due: Option<(Instant, Boxed<()>)> = None;
+        let mut due: Option<(Instant, BoxedStream<()>)> = None;
         poll_fn(|cx| {
             loop {
                 if let Some(input) = self.inputs.pop_front() {
@@ -161,7 +161,7 @@ impl Tried {
         .await
     }
 
-    pub(super) async fn next(&mut self) -> Input {
+    pub(super) async fn next(&mut self) -> MachineInput {
         self.within(TIMEOUT).await.expect("nothing happens")
     }
 
@@ -178,7 +178,7 @@ impl Tried {
         let id = RpcId::new(CONN, self.id());
         self.connection.call(id, rpc, token);
         match self.next().await {
-            Input::Reply(of, reply) if of == id => reply,
+            MachineInput::Reply(of, reply) if of == id => reply,
             other => panic!("{other:?}"),
         }
     }
@@ -205,21 +205,21 @@ impl Tried {
 
     pub(super) async fn message(&mut self) -> StreamReceived {
         match self.next().await {
-            Input::Message(_, message) => message,
+            MachineInput::Message(_, message) => message,
             other => panic!("{other:?}"),
         }
     }
 
     pub(super) async fn stream_ended(&mut self) -> Status {
         match self.next().await {
-            Input::StreamEnded(_, status) => status,
+            MachineInput::StreamEnded(_, status) => status,
             other => panic!("{other:?}"),
         }
     }
 
     pub(super) async fn ended(&mut self) -> Fault {
         match self.next().await {
-            Input::Ended(fault) => fault,
+            MachineInput::Ended(fault) => fault,
             other => panic!("{other:?}"),
         }
     }

@@ -15,7 +15,7 @@ use std::thread;
 use bytes::Bytes;
 use lock_testkit::{Etcd, TIMEOUT};
 
-use super::connection::Input;
+use super::connection::MachineInput;
 use kit::{Frame, Smol, Tried};
 use lock_proto::Fault;
 use lock_proto::Secret;
@@ -78,7 +78,7 @@ fn concurrent_calls_all_get_replies() {
         let mut tried = Tried::up(etcd.address()).await;
         let mut pending: Vec<_> = (0..500).map(|_| tried.begin(range("a", ""))).collect();
         while !pending.is_empty() {
-            let Input::Reply(rpc, Ok(RpcReply::Range(_))) = tried.next().await else { panic!("something else") };
+            let MachineInput::Reply(rpc, Ok(RpcReply::Range(_))) = tried.next().await else { panic!("something else") };
             let place = pending.iter().position(|id| *id == rpc).unwrap();
             pending.swap_remove(place);
         }
@@ -110,7 +110,7 @@ fn pings_are_acknowledged_on_idle_connection() {
     smol::block_on(async {
         let mut tried = Tried::up(address).await;
         let end = tried.next().await;
-        assert!(matches!(end, Input::Ended(Fault::Closed)), "{end:?}");
+        assert!(matches!(end, MachineInput::Ended(Fault::Closed)), "{end:?}");
     });
     server.join().unwrap();
 }
@@ -182,8 +182,8 @@ fn watch_reports_puts_and_deletes() {
         let mut seen = (false, false);
         while seen != (true, true) {
             match tried.next().await {
-                Input::Reply(rpc, Ok(_)) if rpc == id => seen.0 = true,
-                Input::Message(_, StreamReceived::Watch(message)) => {
+                MachineInput::Reply(rpc, Ok(_)) if rpc == id => seen.0 = true,
+                MachineInput::Message(_, StreamReceived::Watch(message)) => {
                     assert_eq!(message.events[0].kv.as_ref().unwrap().value.len(), long.len());
                     seen.1 = true;
                 }
@@ -252,9 +252,9 @@ fn nothing_is_reported_after_killed_server_ends_connection() {
         // machine answers the rest itself.
         let fault = loop {
             match tried.next().await {
-                Input::Reply(id, Err(Status { code: Code::Unavailable, .. })) if id == call => {}
-                Input::StreamEnded(id, Status { code: Code::Unavailable, .. }) if id == stream => {}
-                Input::Ended(fault) => break fault,
+                MachineInput::Reply(id, Err(Status { code: Code::Unavailable, .. })) if id == call => {}
+                MachineInput::StreamEnded(id, Status { code: Code::Unavailable, .. }) if id == stream => {}
+                MachineInput::Ended(fault) => break fault,
                 other => panic!("{other:?}"),
             }
         };

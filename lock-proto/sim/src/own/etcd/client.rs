@@ -11,7 +11,7 @@ use crate::own;
 use crate::own::client::EXCUSED;
 use crate::own::transport::{Verbs, verbs};
 use crate::world::Builder;
-use crate::world::etcd::Etcd;
+use crate::world::etcd::EtcdServers;
 use lock_proto::Instant;
 use lock_proto::Misuse;
 use lock_proto::etcd::{Config, Output, OwnerKey, RpcId, RpcReply, Status, StreamId, StreamReceived};
@@ -95,10 +95,10 @@ impl<L: OwnLock> EtcdClient for OwnClient<L> {
     }
 }
 
-impl Builder<Etcd> {
+impl Builder<EtcdServers> {
     /// Runs a lock of your own instead of [`etcd::Client`](lock_proto::etcd::Client). Each acquisition
     /// begins with a clone of `lock`.
-    pub fn own_lock<L: OwnLock + 'static>(self, lock: L) -> Builder<Etcd<OwnClient<L>>> {
+    pub fn own_lock<L: OwnLock + 'static>(self, lock: L) -> Builder<EtcdServers<OwnClient<L>>> {
         self.machine(move |_, config, id, seed| Ok(OwnClient::of_cluster(&config, id, seed, lock.clone())))
     }
 }

@@ -9,7 +9,7 @@ use super::{EPOCH, Place, Small, SmallServers, Wish};
 use crate::etcd::{Cluster, ClusterConfig, ClusterOutput, EtcdClient as _};
 use crate::own::etcd::{Calls, OwnClient, OwnLock};
 use crate::search::Canon;
-use crate::world::etcd::Wire;
+use crate::world::etcd::EtcdMessage;
 use lock_proto::Instant;
 use lock_proto::etcd::{Config, Endpoint, Output, RpcId, StreamId, StreamKind};
 use lock_proto::{ClientId, ConnId};
@@ -25,14 +25,18 @@ const fn stream(conn: ConnId, number: u64) -> StreamId {
 }
 
 /// Returns what a client sends by this output, and its connection.
-fn request(output: Output) -> Option<(ConnId, Wire)> {
+fn request(output: Output) -> Option<(ConnId, EtcdMessage)> {
     match output {
-        Output::Call { rpc, request, .. } => Some((rpc.conn(), Wire::Call { rpc: rpc.serial(), token: None, request })),
-        Output::Open { stream, .. } => {
-            Some((stream.conn(), Wire::Open { stream: number(stream), kind: stream.kind(), token: None }))
+        Output::Call { rpc, request, .. } => {
+            Some((rpc.conn(), EtcdMessage::Call { rpc: rpc.serial(), token: None, request }))
         }
-        Output::Send { stream, message } => Some((stream.conn(), Wire::Send { stream: number(stream), message })),
-        Output::Close { stream } => Some((stream.conn(), Wire::Close { stream: number(stream) })),
+        Output::Open { stream, .. } => {
+            Some((stream.conn(), EtcdMessage::Open { stream: number(stream), kind: stream.kind(), token: None }))
+        }
+        Output::Send { stream, message } => {
+            Some((stream.conn(), EtcdMessage::Send { stream: number(stream), message }))
+        }
+        Output::Close { stream } => Some((stream.conn(), EtcdMessage::Close { stream: number(stream) })),
         Output::Connect { .. }
         | Output::Disconnect { .. }
         | Output::Event { .. }
@@ -42,13 +46,13 @@ fn request(output: Output) -> Option<(ConnId, Wire)> {
     }
 }
 
-fn show(wires: &[Wire]) -> String {
-    wires.iter().map(Wire::to_string).collect::<Vec<_>>().join("; ")
+fn show(wires: &[EtcdMessage]) -> String {
+    wires.iter().map(EtcdMessage::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl SmallServers for Cluster {
-    type Request = Vec<Wire>;
-    type Reply = Vec<Wire>;
+    type Request = Vec<EtcdMessage>;
+    type Reply = Vec<EtcdMessage>;
     const NODE: &'static str = "member";
     const RESTARTS: &'static str = "restarts";
 
@@ -60,14 +64,14 @@ impl SmallServers for Cluster {
         self.handle_disconnected(now, conn);
     }
 
-    fn execute(&mut self, now: Instant, (_, conn): Place, requests: &Vec<Wire>) {
+    fn execute(&mut self, now: Instant, (_, conn): Place, requests: &Vec<EtcdMessage>) {
         requests.iter().for_each(|request| match request {
-            Wire::Call { rpc, request, .. } => self.handle_call(now, conn, *rpc, None, request),
-            Wire::Open { stream, kind, .. } => self.handle_open(now, conn, *stream, *kind, None),
-            Wire::Send { stream, message } => self.handle_send(now, conn, *stream, message),
-            Wire::Close { stream } => self.handle_close(now, conn, *stream),
+            EtcdMessage::Call { rpc, request, .. } => self.handle_call(now, conn, *rpc, None, request),
+            EtcdMessage::Open { stream, kind, .. } => self.handle_open(now, conn, *stream, *kind, None),
+            EtcdMessage::Send { stream, message } => self.handle_send(now, conn, *stream, message),
+            EtcdMessage::Close { stream } => self.handle_close(now, conn, *stream),
             // Only members send these.
-            Wire::Reply { .. } | Wire::Message { .. } | Wire::Ended { .. } => {}
+            EtcdMessage::Reply { .. } | EtcdMessage::Message { .. } | EtcdMessage::Ended { .. } => {}
         });
     }
 
@@ -80,14 +84,14 @@ impl SmallServers for Cluster {
         self.handle_timeout(now);
     }
 
-    fn collect(&mut self, _: &[Place]) -> Vec<(u64, Vec<Wire>)> {
-        let mut found = BTreeMap::<u64, Vec<Wire>>::new();
+    fn collect(&mut self, _: &[Place]) -> Vec<(u64, Vec<EtcdMessage>)> {
+        let mut found = BTreeMap::<u64, Vec<EtcdMessage>>::new();
         while let Some(output) = self.poll_output() {
             let conn = output.conn();
             let reply = match output {
-                ClusterOutput::Reply { rpc, reply, .. } => Wire::Reply { rpc, reply },
-                ClusterOutput::Message { stream, message, .. } => Wire::Message { stream, message },
-                ClusterOutput::Ended { stream, status, .. } => Wire::Ended { stream, status },
+                ClusterOutput::Reply { rpc, reply, .. } => EtcdMessage::Reply { rpc, reply },
+                ClusterOutput::Message { stream, message, .. } => EtcdMessage::Message { stream, message },
+                ClusterOutput::Ended { stream, status, .. } => EtcdMessage::Ended { stream, status },
                 // The connections of a member that restarts are cut by the search.
                 ClusterOutput::Dropped { .. } => continue,
             };
@@ -104,11 +108,11 @@ impl SmallServers for Cluster {
         self.hash_data(canon);
     }
 
-    fn show_request(requests: &Vec<Wire>) -> String {
+    fn show_request(requests: &Vec<EtcdMessage>) -> String {
         show(requests)
     }
 
-    fn show_reply(replies: &Vec<Wire>) -> String {
+    fn show_reply(replies: &Vec<EtcdMessage>) -> String {
         show(replies)
     }
 }
@@ -125,7 +129,7 @@ impl<L: OwnLock> Small<L> for Calls {
         OwnClient::of_cluster(&Config::new(endpoints), id, 1, lock)
     }
 
-    fn poll(client: &mut OwnClient<L>, _: &[ConnId]) -> Option<Wish<Vec<Wire>>> {
+    fn poll(client: &mut OwnClient<L>, _: &[ConnId]) -> Option<Wish<Vec<EtcdMessage>>> {
         if let Some((conn, first)) = client.transport.poll_request().and_then(request) {
             let rest = core::iter::from_fn(|| client.transport.poll_request().and_then(request));
             return Some(Wish::Send(conn, core::iter::once(first).chain(rest.map(|(_, wire)| wire)).collect()));
@@ -139,14 +143,21 @@ impl<L: OwnLock> Small<L> for Calls {
         })
     }
 
-    fn deliver(client: &mut OwnClient<L>, now: Instant, conn: ConnId, replies: Vec<Wire>) {
+    fn deliver(client: &mut OwnClient<L>, now: Instant, conn: ConnId, replies: Vec<EtcdMessage>) {
         for reply in replies {
             match reply {
-                Wire::Reply { rpc, reply } => client.handle_reply(now, RpcId::new(conn, rpc), reply),
-                Wire::Message { stream: number, message } => client.handle_message(now, stream(conn, number), message),
-                Wire::Ended { stream: number, status } => client.handle_stream_ended(now, stream(conn, number), status),
+                EtcdMessage::Reply { rpc, reply } => client.handle_reply(now, RpcId::new(conn, rpc), reply),
+                EtcdMessage::Message { stream: number, message } => {
+                    client.handle_message(now, stream(conn, number), message)
+                }
+                EtcdMessage::Ended { stream: number, status } => {
+                    client.handle_stream_ended(now, stream(conn, number), status)
+                }
                 // Only clients send these.
-                Wire::Call { .. } | Wire::Open { .. } | Wire::Send { .. } | Wire::Close { .. } => {}
+                EtcdMessage::Call { .. }
+                | EtcdMessage::Open { .. }
+                | EtcdMessage::Send { .. }
+                | EtcdMessage::Close { .. } => {}
             }
         }
     }

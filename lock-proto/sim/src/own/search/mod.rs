@@ -69,7 +69,7 @@ use super::connections::Connections;
 use super::etcd::Calls;
 use super::lock::OwnLock;
 use super::transport::{Transport, Verbs};
-use crate::search::{Canon, Model, Outcome, Search};
+use crate::search::{Canon, Model, Search, SearchOutcome};
 use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::{Acquire, Event, LockClient as _, Machine as _};
@@ -225,7 +225,7 @@ impl<L: Verbs<T> + Hash, T: Small<L>> SmallWorld<L, T> {
 
     /// Searches all sequences of at most `depth` choices. For other limits, pass the world to
     /// [`Search::run`].
-    pub fn search(&self, depth: usize) -> Outcome<Step> {
+    pub fn search(&self, depth: usize) -> SearchOutcome<Step> {
         Search::new().depth(depth).run(self)
     }
 }

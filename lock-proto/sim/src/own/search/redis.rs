@@ -9,8 +9,8 @@ use super::{EPOCH, Place, Small, SmallServers, Wish};
 use crate::own::client::OwnClient;
 use crate::own::connections::Connections;
 use crate::own::lock::OwnLock;
-use crate::redis::input::{self, Limits, Parsed};
-use crate::redis::{Node, NodeConfig, Reply};
+use crate::redis::input::{self, InputLimits, ParsedInput};
+use crate::redis::{Node, NodeConfig, RespReply};
 use crate::search::Canon;
 use lock_proto::ByteClient as _;
 use lock_proto::Instant;
@@ -70,11 +70,11 @@ impl SmallServers for Vec<Node> {
 
     fn show_request(bytes: &Vec<u8>) -> String {
         let mut bytes = &bytes[..];
-        let limits = Limits { max_bulk: bytes.len(), authenticated: true };
+        let limits = InputLimits { max_bulk: bytes.len(), authenticated: true };
         let mut texts = Vec::new();
         loop {
             let mut args = Vec::new();
-            let Parsed::Request { len } = input::parse(bytes, limits, &mut args) else { break };
+            let ParsedInput::Request { len } = input::parse(bytes, limits, &mut args) else { break };
             // The first line of a script is enough.
             let words = args.iter().map(|arg| arg.escape_ascii().to_string());
             let words = words.map(|word| word.split("\\n").next().unwrap_or_default().into());
@@ -87,7 +87,7 @@ impl SmallServers for Vec<Node> {
     fn show_reply(bytes: &Vec<u8>) -> String {
         let mut bytes = &bytes[..];
         let mut texts = Vec::new();
-        while let Some((reply, len)) = Reply::decode(bytes) {
+        while let Some((reply, len)) = RespReply::decode(bytes) {
             texts.push(match reply.bytes() {
                 Some(bytes) => bytes.escape_ascii().to_string(),
                 None => format!("{reply:?}"),

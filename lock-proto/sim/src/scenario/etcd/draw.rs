@@ -6,16 +6,16 @@ use super::EtcdAction;
 use crate::chance::Chance;
 use crate::check::Rule;
 use crate::scenario::queue::draw::{QueueRecipe, draw as draw_queue};
-use crate::scenario::{Action, Draft, Step, Store};
+use crate::scenario::{Action, PlanDraft, Step, StoreSetup};
 
 /// No lease has a longer TTL.
 pub(super) const LONGEST_TTL: Duration = Duration::from_secs(8);
 
-pub(in crate::scenario) fn draw(chance: &mut Chance, recipe: &QueueRecipe) -> Draft {
+pub(in crate::scenario) fn draw(chance: &mut Chance, recipe: &QueueRecipe) -> PlanDraft {
     let (login, late) = (recipe.login.draw(chance), recipe.late.draw(chance));
     let mut run = draw_queue(chance, recipe, login, late);
     let (mut quiet, mut delay) = (Duration::MAX, Duration::ZERO);
-    if let Store::Etcd(store) = &mut run.setup.store {
+    if let StoreSetup::Etcd(store) = &mut run.setup.store {
         store.per_lease = recipe.per_lease && run.chance.one_in(2);
         (quiet, delay) = (store.watch_quiet, store.late);
     }

@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 use crate::etcd::EtcdClient;
-use crate::scenario::flawed::{Connections, Flawed};
+use crate::scenario::flawed::{Flawed, OpenedConnections};
 use lock_proto::Instant;
 use lock_proto::etcd::message::{
     COMPARE_MOD, CompareWith, DELETED, KeyValue, Op, OpResponse, TxnRequest, WatchResponse,
@@ -86,13 +86,13 @@ impl EtcdFlaw {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Rewriter {
+pub(super) struct RpcRewriter {
     flaw: EtcdFlaw,
     creates: BTreeMap<RpcId, Bytes>,
     looks: BTreeMap<RpcId, Bytes>,
     /// Own keys as last seen.
     seen: BTreeMap<Bytes, KeyValue>,
-    connections: Connections,
+    connections: OpenedConnections,
     pending: BTreeMap<RpcId, &'static str>,
     again: Option<Output>,
     /// Copies of requests that look for a predecessor, by their ids.
@@ -107,14 +107,14 @@ pub(super) struct Rewriter {
 
 pub(super) fn clients(
     flaw: EtcdFlaw,
-) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
+) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, RpcRewriter>, ConfigError> {
     move |now, config, id, seed| {
-        let rewriter = Rewriter {
+        let rewriter = RpcRewriter {
             flaw,
             creates: BTreeMap::new(),
             looks: BTreeMap::new(),
             seen: BTreeMap::new(),
-            connections: Connections::default(),
+            connections: OpenedConnections::default(),
             pending: BTreeMap::new(),
             again: None,
             repeats: BTreeMap::new(),
@@ -188,7 +188,7 @@ fn created(txn: &TxnRequest) -> Option<Bytes> {
     if let Op::Put(put) = first { Some(put.key.clone()) } else { None }
 }
 
-impl Rewriter {
+impl RpcRewriter {
     fn call(&mut self, rpc: RpcId, request: &mut Rpc) {
         match (self.flaw, request) {
             (EtcdFlaw::DeletesAnyRevision, Rpc::Txn(txn)) => delete_anything(txn),
@@ -263,7 +263,7 @@ impl Rewriter {
     }
 }
 
-impl EtcdClient for Flawed<Client, Rewriter> {
+impl EtcdClient for Flawed<Client, RpcRewriter> {
     fn handle_reply(&mut self, now: Instant, rpc: RpcId, mut reply: Result<RpcReply, Status>) {
         if self.flaw.flaw == EtcdFlaw::LooksWithoutEnd && shows_predecessor(&reply) {
             self.flaw.again = self.flaw.repeats.get(&copy_of(rpc)).cloned();

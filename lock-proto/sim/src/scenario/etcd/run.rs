@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::super::queue::QueueAction;
 use super::super::run::{PlanServers, Promises, Runner, TRIPS};
-use super::super::{Action, Backend, Flaw, Outcome, Plan, Store};
+use super::super::{Action, Backend, Flaw, Outcome, Plan, StoreSetup};
 use super::draw::LONGEST_TTL;
 use super::flawed::clients;
 use super::{EtcdAction, EtcdStore};
@@ -12,7 +12,7 @@ use crate::etcd::{Builder, EtcdClient, User, World};
 use crate::journal::Keep;
 use crate::own::etcd::{OwnClient, OwnLock};
 use crate::trace::Trace;
-use crate::world::Etcd;
+use crate::world::EtcdServers;
 use lock_proto::ClientId;
 use lock_proto::ConfigError;
 use lock_proto::Instant;
@@ -70,7 +70,7 @@ impl Plan {
     fn without_elections(&self) -> Self {
         let mut plan = self.clone();
         plan.setup.credentials = None;
-        if let Store::Etcd(store) = &mut plan.setup.store {
+        if let StoreSetup::Etcd(store) = &mut plan.setup.store {
             store.token_ttl = None;
         }
         plan.steps.retain_mut(|step| {
@@ -107,9 +107,9 @@ fn run_clients<C: EtcdClient>(
     traced: bool,
     make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
 ) -> (Outcome, Trace) {
-    let Store::Etcd(store) = &plan.setup.store else { return Default::default() };
+    let StoreSetup::Etcd(store) = &plan.setup.store else { return Default::default() };
     let world = build(plan, store).keep(keep).traced(traced).machine(make).build();
-    let run = Run { store: store.clone() };
+    let run = EtcdRun { store: store.clone() };
     Runner::new(plan, world, run, ours, None, store.session_ttl).run(plan)
 }
 
@@ -155,14 +155,14 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
     })
 }
 
-pub(crate) struct Run {
+pub(crate) struct EtcdRun {
     store: EtcdStore,
 }
 
-impl<C: EtcdClient> PlanServers for Etcd<C> {
-    type Run = Run;
+impl<C: EtcdClient> PlanServers for EtcdServers<C> {
+    type Run = EtcdRun;
 
-    fn promises(run: &Run, plan: &Plan) -> Promises {
+    fn promises(run: &EtcdRun, plan: &Plan) -> Promises {
         if plan.setup.credentials.is_some() {
             return Promises { kept: Some(Duration::MAX), prompt: None };
         }

@@ -3,11 +3,11 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Fault;
+use super::FaultEntry;
 use crate::chance::Chance;
 use crate::check::Rule;
 use crate::direction::Direction;
-use crate::scenario::{Action, Draft, QueueAction, Setup, Step, claims, lost};
+use crate::scenario::{Action, PlanDraft, QueueAction, Setup, Step, claims, lost};
 use lock_proto::{Renew, Wait};
 
 pub(in crate::scenario) const fn ms(n: u64) -> Duration {
@@ -16,7 +16,7 @@ pub(in crate::scenario) const fn ms(n: u64) -> Duration {
 
 /// Draws the weights of a run, up to those of its scenario: some runs have many faults of a kind
 /// and others none.
-pub(in crate::scenario) fn weigh(chance: &mut Chance, faults: &[(Fault, u64)]) -> Vec<(Fault, u64)> {
+pub(in crate::scenario) fn weigh(chance: &mut Chance, faults: &[(FaultEntry, u64)]) -> Vec<(FaultEntry, u64)> {
     faults.iter().map(|(fault, most)| (*fault, chance.below(most + 1))).collect()
 }
 
@@ -69,7 +69,7 @@ impl<'a> Drawing<'a> {
     }
 
     /// Draws up to `count` faults and requests, up to `gap` ms apart, by their weights.
-    pub(in crate::scenario) fn draw(&mut self, count: u64, gap: u64, weights: &[(Fault, u64)]) {
+    pub(in crate::scenario) fn draw(&mut self, count: u64, gap: u64, weights: &[(FaultEntry, u64)]) {
         let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
         for _ in 0..count {
             if self.chance.is_exhausted() {
@@ -92,12 +92,12 @@ impl<'a> Drawing<'a> {
 
     /// Ends the drawing. What applications do besides is drawn last, so that the rest of the run
     /// does not depend on it.
-    pub(in crate::scenario) fn finish(self, excused: Vec<Rule>) -> Draft {
+    pub(in crate::scenario) fn finish(self, excused: Vec<Rule>) -> PlanDraft {
         let Self { chance, setup, mut steps, .. } = self;
         let ttl = setup.store.ttl();
         claims::sometimes_late(chance, &mut steps, ttl);
         lost::sometimes_before_shutdown(chance, &mut steps, ttl);
-        Draft { setup, steps, excused }
+        PlanDraft { setup, steps, excused }
     }
 
     pub(in crate::scenario) fn push(&mut self, after: Duration, action: Action) {

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::drawing::{Drawing, ms};
-use super::{Fault, Need, fault};
+use super::{FaultEntry, FaultNeed, fault};
 use crate::direction::Direction;
 use crate::scenario::{Action, QueueAction};
 use lock_proto::{Renew, Wait};
@@ -13,25 +13,26 @@ pub(super) const ELECTION: &str = "e";
 /// A name whose keys lie in the key range of another lock, which must ignore them.
 const NESTED: &str = "e/x";
 
-const QUEUE: &[Need] = &[Need::Queue];
+const QUEUE: &[FaultNeed] = &[FaultNeed::Queue];
 
 /// One lock is requested, or a candidate joins an election.
-pub(in crate::scenario) const REQUEST: Fault =
+pub(in crate::scenario) const REQUEST: FaultEntry =
     fault("request", QUEUE, |run| if run.habits.elections_only { campaign(run, ELECTION) } else { acquire(run) });
 
-pub(in crate::scenario) const CAMPAIGN: Fault = fault("campaign", QUEUE, |run| campaign(run, ELECTION));
+pub(in crate::scenario) const CAMPAIGN: FaultEntry = fault("campaign", QUEUE, |run| campaign(run, ELECTION));
 
-pub(in crate::scenario) const CAMPAIGN_NESTED: Fault = fault("campaign-nested", QUEUE, |run| campaign(run, NESTED));
+pub(in crate::scenario) const CAMPAIGN_NESTED: FaultEntry =
+    fault("campaign-nested", QUEUE, |run| campaign(run, NESTED));
 
 /// An acquisition is dropped within a few round trips, in whatever state it is in.
-pub(in crate::scenario) const CANCEL: Fault = fault("cancel", QUEUE, |run| {
+pub(in crate::scenario) const CANCEL: FaultEntry = fault("cancel", QUEUE, |run| {
     acquire(run);
     let after = Duration::from_micros(run.chance.below(20_000));
     run.push(after, Action::Abandon(run.tag));
 });
 
 /// One lock is requested several times in one client.
-pub(in crate::scenario) const BURST: Fault = fault("burst", QUEUE, |run| {
+pub(in crate::scenario) const BURST: FaultEntry = fault("burst", QUEUE, |run| {
     let (client, name) = (run.client(), if run.habits.late { LOCKS[0] } else { run.name() });
     for _ in 0..2 + run.chance.below(5) {
         acquire_by(run, client, name);
@@ -39,7 +40,7 @@ pub(in crate::scenario) const BURST: Fault = fault("burst", QUEUE, |run| {
 });
 
 /// A client queries the leader, or observes it for a while.
-pub(in crate::scenario) const OBSERVE: Fault = fault("observe", QUEUE, |run| {
+pub(in crate::scenario) const OBSERVE: FaultEntry = fault("observe", QUEUE, |run| {
     let (client, tag, always) = (run.client(), run.next_tag(), !run.chance.one_in(3));
     run.for_a_while(
         Action::Queue(QueueAction::Observe { client, tag, name: ELECTION, always }),
@@ -47,39 +48,39 @@ pub(in crate::scenario) const OBSERVE: Fault = fault("observe", QUEUE, |run| {
     );
 });
 
-pub(in crate::scenario) const SHUTDOWN: Fault = fault("shutdown", QUEUE, |run| {
+pub(in crate::scenario) const SHUTDOWN: FaultEntry = fault("shutdown", QUEUE, |run| {
     let (client, within) = (run.client(), run.chance.pick(&[5_000, 300, 1]));
     run.now(Action::Shutdown { client, within: ms(within) });
 });
 
 /// A member dies, and comes back with its data.
-pub(in crate::scenario) const KILL_MEMBER: Fault = fault("kill-member", QUEUE, |run| {
+pub(in crate::scenario) const KILL_MEMBER: FaultEntry = fault("kill-member", QUEUE, |run| {
     let node = run.node();
     run.for_a_while(Action::KillNode(node), Action::RestartNode { node, keep_data: true });
 });
 
 /// A member is cut off from the others for a while.
-pub(in crate::scenario) const ISOLATE: Fault = fault("isolate", QUEUE, |run| {
+pub(in crate::scenario) const ISOLATE: FaultEntry = fault("isolate", QUEUE, |run| {
     let member = run.node();
     run.for_a_while(Action::Queue(QueueAction::Isolate(member)), Action::Queue(QueueAction::Rejoin(member)));
 });
 
 /// All members are cut off from each other for a while.
-pub(in crate::scenario) const LOSE_QUORUM: Fault = fault("lose-quorum", QUEUE, |run| {
+pub(in crate::scenario) const LOSE_QUORUM: FaultEntry = fault("lose-quorum", QUEUE, |run| {
     run.for_a_while(Action::Queue(QueueAction::LoseQuorum), Action::Queue(QueueAction::RestoreQuorum));
 });
 
-pub(in crate::scenario) const CHANGE_LEADER: Fault =
+pub(in crate::scenario) const CHANGE_LEADER: FaultEntry =
     fault("change-leader", QUEUE, |run| run.queue(Duration::ZERO, QueueAction::ChangeLeader));
 
 /// The network between a client and a member is cut, in one direction or both.
-pub(in crate::scenario) const CUT: Fault = fault("cut", QUEUE, |run| {
+pub(in crate::scenario) const CUT: FaultEntry = fault("cut", QUEUE, |run| {
     let (client, node) = (run.client(), run.node());
     cut(run, client, node);
 });
 
 /// The network between a client and each member is cut, in one direction or both.
-pub(in crate::scenario) const CUT_ALL: Fault = fault("cut-all", QUEUE, |run| {
+pub(in crate::scenario) const CUT_ALL: FaultEntry = fault("cut-all", QUEUE, |run| {
     let client = run.client();
     (0..run.setup.nodes.len()).for_each(|node| cut(run, client, node));
 });
@@ -95,7 +96,7 @@ fn cut(run: &mut Drawing<'_>, client: usize, node: usize) {
 
 /// Packets of a client to or from a member are slow from now on, some for longer than a request
 /// may take.
-pub(in crate::scenario) const SLOW: Fault = fault("slow", QUEUE, |run| {
+pub(in crate::scenario) const SLOW: FaultEntry = fault("slow", QUEUE, |run| {
     let (client, node, direction) = (run.client(), run.node(), run.direction());
     let bound = run.chance.pick(&[300, 1_500]);
     let least = run.chance.millis(bound);
@@ -103,22 +104,24 @@ pub(in crate::scenario) const SLOW: Fault = fault("slow", QUEUE, |run| {
 });
 
 /// For a while the latency of a client is up to several times the shortest TTL.
-pub(in crate::scenario) const CRAWL: Fault = fault("crawl", QUEUE, |run| {
+pub(in crate::scenario) const CRAWL: FaultEntry = fault("crawl", QUEUE, |run| {
     let (client, direction, least) = (run.client(), run.direction(), run.chance.millis(4_000));
     run.crawl(client, direction, least);
 });
 
 /// The key of a contender is deleted by hand.
-pub(in crate::scenario) const DELETE_KEY: Fault = fault("delete-key", &[Need::Queue, Need::Beyond], |run| {
-    let (name, oldest) = (run.name(), !run.chance.one_in(3));
-    run.queue(Duration::ZERO, QueueAction::DeleteKey { name, oldest });
-});
+pub(in crate::scenario) const DELETE_KEY: FaultEntry =
+    fault("delete-key", &[FaultNeed::Queue, FaultNeed::Beyond], |run| {
+        let (name, oldest) = (run.name(), !run.chance.one_in(3));
+        run.queue(Duration::ZERO, QueueAction::DeleteKey { name, oldest });
+    });
 
 /// The session of a contender is ended by hand: on etcd its lease.
-pub(in crate::scenario) const END_SESSION: Fault = fault("end-session", &[Need::Queue, Need::Beyond], |run| {
-    let (name, oldest) = (run.name(), !run.chance.one_in(3));
-    run.queue(Duration::ZERO, QueueAction::EndSession { name, oldest });
-});
+pub(in crate::scenario) const END_SESSION: FaultEntry =
+    fault("end-session", &[FaultNeed::Queue, FaultNeed::Beyond], |run| {
+        let (name, oldest) = (run.name(), !run.chance.one_in(3));
+        run.queue(Duration::ZERO, QueueAction::EndSession { name, oldest });
+    });
 
 fn acquire(run: &mut Drawing<'_>) {
     let (client, name) = (run.client(), run.name());

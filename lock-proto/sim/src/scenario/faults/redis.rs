@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::drawing::{Drawing, ms};
-use super::{Fault, Need, fault};
+use super::{FaultEntry, FaultNeed, fault};
 use crate::direction::Direction;
 use crate::redis::Condition;
 use crate::scenario::{Action, Backend, RedisAction};
@@ -11,10 +11,10 @@ use lock_proto::{Renew, Wait};
 
 const CONDITIONS: [Condition; 4] =
     [Condition::Loading, Condition::OutOfMemory, Condition::ReadOnly, Condition::DiskError];
-const REDIS: Need = Need::Store(Backend::Redis);
+const REDIS: FaultNeed = FaultNeed::Store(Backend::Redis);
 
 /// One lock is requested.
-pub(in crate::scenario) const REQUEST: Fault = fault("request", &[REDIS], |run| {
+pub(in crate::scenario) const REQUEST: FaultEntry = fault("request", &[REDIS], |run| {
     let (tag, client, name) = (run.next_tag(), run.client(), run.name());
     let longest = run.setup.store.ttl();
     let wait = match run.chance.below(4) {
@@ -40,7 +40,7 @@ pub(in crate::scenario) const REQUEST: Fault = fault("request", &[REDIS], |run| 
 });
 
 /// A lock is claimed, extended, released, written with, or dropped.
-pub(in crate::scenario) const LOCK_ACTION: Fault = fault("lock-action", &[REDIS], |run| {
+pub(in crate::scenario) const LOCK_ACTION: FaultEntry = fault("lock-action", &[REDIS], |run| {
     let Some(tag) = recent_tag(run) else { return };
     let action = match run.chance.below(6) {
         0 | 1 => Action::Release(tag),
@@ -53,7 +53,7 @@ pub(in crate::scenario) const LOCK_ACTION: Fault = fault("lock-action", &[REDIS]
 });
 
 /// The latest request is dropped soon.
-pub(in crate::scenario) const ABANDON: Fault = fault("abandon", &[REDIS], |run| {
+pub(in crate::scenario) const ABANDON: FaultEntry = fault("abandon", &[REDIS], |run| {
     let Some(tag) = recent_tag(run) else { return };
     // The number keeps the draws of `LOCK_ACTION`.
     run.chance.below(6);
@@ -66,7 +66,7 @@ fn recent_tag(run: &mut Drawing<'_>) -> Option<u32> {
 }
 
 /// A client requests each lock separately, and releases all of them at once.
-pub(in crate::scenario) const BUNCH: Fault = fault("bunch", &[REDIS], |run| {
+pub(in crate::scenario) const BUNCH: FaultEntry = fault("bunch", &[REDIS], |run| {
     let (client, span) = (run.client(), run.span());
     for name in run.habits.names {
         run.acquire(Duration::ZERO, client, name, Wait::For(span / 2), None);
@@ -75,7 +75,7 @@ pub(in crate::scenario) const BUNCH: Fault = fault("bunch", &[REDIS], |run| {
 });
 
 /// All clients take all locks repeatedly. The counter is lost about when the last grants are known.
-pub(in crate::scenario) const BURST: Fault = fault("burst", &[REDIS, Need::Beyond], |run| {
+pub(in crate::scenario) const BURST: FaultEntry = fault("burst", &[REDIS, FaultNeed::Beyond], |run| {
     let (node, trip) = (run.node(), run.setup.latency.end * 2);
     let rounds = 1 + run.chance.below(12);
     let lost = trip + run.chance.duration(&(Duration::ZERO..trip * 4));
@@ -100,7 +100,7 @@ pub(in crate::scenario) const BURST: Fault = fault("burst", &[REDIS, Need::Beyon
 });
 
 /// A request arrives after its client has given up and used the name again.
-pub(in crate::scenario) const LATE: Fault = fault("late", &[REDIS], |run| {
+pub(in crate::scenario) const LATE: FaultEntry = fault("late", &[REDIS], |run| {
     let (client, node, name, ttl) = (run.client(), run.node(), run.name(), run.setup.store.ttl());
     // Less than the shortest TTL: clients do not clean up requests that arrive later.
     let span = ttl / 3 + run.chance.duration(&(Duration::ZERO..ttl / 8));
@@ -111,19 +111,19 @@ pub(in crate::scenario) const LATE: Fault = fault("late", &[REDIS], |run| {
     run.acquire(again, client, name, Wait::For(ttl), Some(hold));
 });
 
-pub(in crate::scenario) const SHUTDOWN: Fault = fault("shutdown", &[REDIS], |run| {
+pub(in crate::scenario) const SHUTDOWN: FaultEntry = fault("shutdown", &[REDIS], |run| {
     let (client, within) = (run.client(), run.chance.millis(3_000));
     run.now(Action::Shutdown { client, within });
 });
 
 /// A node restarts with its data.
-pub(in crate::scenario) const CRASH: Fault = fault("crash", &[REDIS], |run| restart(run, true));
+pub(in crate::scenario) const CRASH: FaultEntry = fault("crash", &[REDIS], |run| restart(run, true));
 
 /// A node restarts without its data.
-pub(in crate::scenario) const FORGET: Fault = fault("forget", &[REDIS], |run| restart(run, false));
+pub(in crate::scenario) const FORGET: FaultEntry = fault("forget", &[REDIS], |run| restart(run, false));
 
 /// A node restarts, without its data if it is one of a quorum.
-pub(in crate::scenario) const FORGET_IN_QUORUM: Fault = fault("forget-in-quorum", &[REDIS], |run| {
+pub(in crate::scenario) const FORGET_IN_QUORUM: FaultEntry = fault("forget-in-quorum", &[REDIS], |run| {
     let single = run.setup.nodes.len() == 1;
     restart(run, single);
 });
@@ -138,10 +138,10 @@ fn restart(run: &mut Drawing<'_>, keep_data: bool) {
 }
 
 /// The network to a node is cut in both directions, for one client or all.
-pub(in crate::scenario) const PARTITION: Fault = fault("partition", &[REDIS], |run| cut(run, true));
+pub(in crate::scenario) const PARTITION: FaultEntry = fault("partition", &[REDIS], |run| cut(run, true));
 
 /// The network to a node is cut in one direction, for one client or all.
-pub(in crate::scenario) const ONE_DIRECTION: Fault = fault("one-direction", &[REDIS], |run| cut(run, false));
+pub(in crate::scenario) const ONE_DIRECTION: FaultEntry = fault("one-direction", &[REDIS], |run| cut(run, false));
 
 fn cut(run: &mut Drawing<'_>, both: bool) {
     let (node, span) = (run.node(), run.span());
@@ -161,7 +161,7 @@ fn cut(run: &mut Drawing<'_>, both: bool) {
 }
 
 /// Packets of a client to or from a node are slow for a while.
-pub(in crate::scenario) const SLOW: Fault = fault("slow", &[REDIS], |run| {
+pub(in crate::scenario) const SLOW: FaultEntry = fault("slow", &[REDIS], |run| {
     let (client, node, direction) = (run.client(), run.node(), run.direction());
     let (least, usual) = (run.chance.millis(200), run.setup.latency.clone());
     let slow = |latency| Action::Slow { client, node, direction, latency };
@@ -169,7 +169,7 @@ pub(in crate::scenario) const SLOW: Fault = fault("slow", &[REDIS], |run| {
 });
 
 /// For a while the latency of a client is up to several times the shortest TTL.
-pub(in crate::scenario) const CRAWL: Fault = fault("crawl", &[REDIS], |run| {
+pub(in crate::scenario) const CRAWL: FaultEntry = fault("crawl", &[REDIS], |run| {
     let (client, direction, ttl) = (run.client(), run.direction(), run.setup.store.ttl());
     // The shortest TTL is half of the longest.
     let least = run.chance.duration(&(Duration::ZERO..ttl * 2));
@@ -177,30 +177,30 @@ pub(in crate::scenario) const CRAWL: Fault = fault("crawl", &[REDIS], |run| {
 });
 
 /// A node refuses commands for a while.
-pub(in crate::scenario) const REFUSE: Fault = fault("refuse", &[REDIS], |run| {
+pub(in crate::scenario) const REFUSE: FaultEntry = fault("refuse", &[REDIS], |run| {
     let (node, condition) = (run.node(), run.chance.pick(&CONDITIONS));
     let state = |on| Action::Redis(RedisAction::Condition { node, condition, on });
     run.for_a_while(state(true), state(false));
 });
 
-pub(in crate::scenario) const FLUSH_SCRIPTS: Fault = fault("flush-scripts", &[REDIS], |run| {
+pub(in crate::scenario) const FLUSH_SCRIPTS: FaultEntry = fault("flush-scripts", &[REDIS], |run| {
     let node = run.node();
     run.now(Action::Redis(RedisAction::FlushScripts(node)));
 });
 
-pub(in crate::scenario) const LOG_OUT: Fault = fault("log-out", &[REDIS, Need::Login], |run| {
+pub(in crate::scenario) const LOG_OUT: FaultEntry = fault("log-out", &[REDIS, FaultNeed::Login], |run| {
     let node = run.node();
     run.now(Action::Redis(RedisAction::LogOut(node)));
 });
 
 /// The clock of a node is set, forward or back.
-pub(in crate::scenario) const JUMP: Fault = fault("jump", &[REDIS, Need::Beyond], |run| {
+pub(in crate::scenario) const JUMP: FaultEntry = fault("jump", &[REDIS, FaultNeed::Beyond], |run| {
     let (node, by) = (run.node(), jump(run));
     let ms = if run.chance.one_in(3) { -by } else { by };
     run.now(Action::JumpNode { node, ms });
 });
 
-pub(in crate::scenario) const JUMP_FORWARD: Fault = fault("jump-forward", &[REDIS, Need::Beyond], |run| {
+pub(in crate::scenario) const JUMP_FORWARD: FaultEntry = fault("jump-forward", &[REDIS, FaultNeed::Beyond], |run| {
     let (node, ms) = (run.node(), jump(run));
     run.now(Action::JumpNode { node, ms });
 });
@@ -210,14 +210,14 @@ fn jump(run: &mut Drawing<'_>) -> i64 {
 }
 
 /// A node evicts a key, or the counter of fencing tokens.
-pub(in crate::scenario) const EVICT: Fault = fault("evict", &[REDIS, Need::Beyond], |run| {
+pub(in crate::scenario) const EVICT: FaultEntry = fault("evict", &[REDIS, FaultNeed::Beyond], |run| {
     let node = run.node();
     let name = if run.chance.one_in(3) { None } else { Some(run.name()) };
     run.now(Action::Redis(RedisAction::Evict { node, name }));
 });
 
 /// Another program puts a lock or data where a key is free.
-pub(in crate::scenario) const STRANGER: Fault = fault("stranger", &[REDIS], |run| {
+pub(in crate::scenario) const STRANGER: FaultEntry = fault("stranger", &[REDIS], |run| {
     let (node, name) = (run.node(), run.name());
     let key_ttl = ms(1) + run.span().min(run.setup.store.ttl());
     let list = run.chance.one_in(2);
@@ -225,27 +225,28 @@ pub(in crate::scenario) const STRANGER: Fault = fault("stranger", &[REDIS], |run
 });
 
 /// A replica without the last writes is promoted.
-pub(in crate::scenario) const PROMOTE: Fault = fault("promote", &[REDIS, Need::Beyond], |run| {
+pub(in crate::scenario) const PROMOTE: FaultEntry = fault("promote", &[REDIS, FaultNeed::Beyond], |run| {
     let node = run.node();
     run.for_a_while(Action::Redis(RedisAction::StopReplication(node)), Action::Redis(RedisAction::Promote(node)));
 });
 
 /// Like `PROMOTE`, with a replica that has been running for long, in place of a node of a quorum.
-pub(in crate::scenario) const FAIL_OVER: Fault = fault("fail-over", &[REDIS, Need::Nodes(3)], |run| {
+pub(in crate::scenario) const FAIL_OVER: FaultEntry = fault("fail-over", &[REDIS, FaultNeed::Nodes(3)], |run| {
     let node = run.node();
     run.for_a_while(Action::Redis(RedisAction::StopReplication(node)), Action::Redis(RedisAction::FailOver(node)));
 });
 
 /// For a while the address of a node leads a client to another node.
-pub(in crate::scenario) const REDIRECT: Fault = fault("redirect", &[REDIS, Need::Nodes(3)], |run| {
+pub(in crate::scenario) const REDIRECT: FaultEntry = fault("redirect", &[REDIS, FaultNeed::Nodes(3)], |run| {
     let (client, node, to) = (run.client(), run.node(), run.node());
     let redirect = |to| Action::Redis(RedisAction::Redirect { client, node, to });
     run.for_a_while(redirect(to), redirect(node));
 });
 
 /// A node restarts without its data, and its clock jumps forward at once.
-pub(in crate::scenario) const FORGET_AND_STEP: Fault = fault("forget-and-step", &[REDIS, Need::Beyond], |run| {
-    let node = run.node();
-    run.now(Action::RestartNode { node, keep_data: false });
-    run.now(Action::JumpNode { node, ms: 10_000 });
-});
+pub(in crate::scenario) const FORGET_AND_STEP: FaultEntry =
+    fault("forget-and-step", &[REDIS, FaultNeed::Beyond], |run| {
+        let node = run.node();
+        run.now(Action::RestartNode { node, keep_data: false });
+        run.now(Action::JumpNode { node, ms: 10_000 });
+    });

@@ -3,11 +3,11 @@
 use core::time::Duration;
 
 use super::drawing::{Drawing, ms};
-use super::{Fault, Need, fault};
-use crate::scenario::{Action, Backend, QueueAction, Store, ZookeeperAction};
+use super::{FaultEntry, FaultNeed, fault};
+use crate::scenario::{Action, Backend, QueueAction, StoreSetup, ZookeeperAction};
 use crate::zookeeper::Condition;
 
-const ZOOKEEPER: Need = Need::Store(Backend::Zookeeper);
+const ZOOKEEPER: FaultNeed = FaultNeed::Store(Backend::Zookeeper);
 
 /// Draws a member, a lock, and how long the fault lasts.
 fn target(run: &mut Drawing<'_>) -> (usize, &'static str, Duration) {
@@ -25,23 +25,23 @@ fn refuse(run: &mut Drawing<'_>, condition: Condition, span: Duration) {
 }
 
 /// A follower lags behind.
-pub(in crate::scenario) const DELAY: Fault = fault("delay", &[ZOOKEEPER], |run| {
+pub(in crate::scenario) const DELAY: FaultEntry = fault("delay", &[ZOOKEEPER], |run| {
     let (member, _, span) = target(run);
     let lag = run.chance.millis(1_500);
     delay(run, member, lag, span);
 });
 
 /// A member is cut off from the others.
-pub(in crate::scenario) const ISOLATE: Fault = fault("isolate", &[ZOOKEEPER], |run| {
+pub(in crate::scenario) const ISOLATE: FaultEntry = fault("isolate", &[ZOOKEEPER], |run| {
     let (member, _, span) = target(run);
     run.queue(Duration::ZERO, QueueAction::Isolate(member));
     run.queue(span, QueueAction::Rejoin(member));
 });
 
 /// A client is stopped, and a member is cut off from the others soon after it goes on.
-pub(in crate::scenario) const PAUSE_AND_ISOLATE: Fault = fault("pause-and-isolate", &[ZOOKEEPER], |run| {
+pub(in crate::scenario) const PAUSE_AND_ISOLATE: FaultEntry = fault("pause-and-isolate", &[ZOOKEEPER], |run| {
     let (member, _, span) = target(run);
-    let Store::Zookeeper(store) = &run.setup.store else { return };
+    let StoreSetup::Zookeeper(store) = &run.setup.store else { return };
     let (tick, ttl) = (store.tick, store.session_ttl);
     // The leader learns within half a tick that the client goes on.
     let resumed = run.chance.duration(&(tick..ttl));
@@ -54,13 +54,13 @@ pub(in crate::scenario) const PAUSE_AND_ISOLATE: Fault = fault("pause-and-isolat
 });
 
 /// Another program creates a node in a queue.
-pub(in crate::scenario) const ADD_FOREIGN: Fault = fault("add-foreign", &[ZOOKEEPER], |run| {
+pub(in crate::scenario) const ADD_FOREIGN: FaultEntry = fault("add-foreign", &[ZOOKEEPER], |run| {
     let (_, name, _) = target(run);
     run.now(Action::Zookeeper(ZookeeperAction::AddForeign { name }));
 });
 
 /// The sequence numbers of a queue come to their end.
-pub(in crate::scenario) const SET_SEQUENCE: Fault = fault("set-sequence", &[ZOOKEEPER], |run| {
+pub(in crate::scenario) const SET_SEQUENCE: FaultEntry = fault("set-sequence", &[ZOOKEEPER], |run| {
     let (_, name, _) = target(run);
     let before = i32::try_from(run.chance.below(4)).unwrap_or(0);
     let next = run.chance.pick(&[i32::MAX - (1 << 16), i32::MAX, i32::MIN + 5]).saturating_sub(before);
@@ -68,7 +68,7 @@ pub(in crate::scenario) const SET_SEQUENCE: Fault = fault("set-sequence", &[ZOOK
 });
 
 /// Servers refuse requests.
-pub(in crate::scenario) const REFUSE: Fault = fault("refuse", &[ZOOKEEPER], |run| {
+pub(in crate::scenario) const REFUSE: FaultEntry = fault("refuse", &[ZOOKEEPER], |run| {
     let (_, _, span) = target(run);
     let condition = run.chance.pick(&[Condition::Throttled, Condition::NoDelete]);
     refuse(run, condition, span);
@@ -76,7 +76,7 @@ pub(in crate::scenario) const REFUSE: Fault = fault("refuse", &[ZOOKEEPER], |run
 
 /// Servers are overloaded: they reject requests and commit slowly, and a client loses its
 /// connections.
-pub(in crate::scenario) const OVERLOAD: Fault = fault("overload", &[ZOOKEEPER], |run| {
+pub(in crate::scenario) const OVERLOAD: FaultEntry = fault("overload", &[ZOOKEEPER], |run| {
     let (_, _, span) = target(run);
     let lag = ms(50) + run.chance.millis(450);
     for member in 0..run.setup.nodes.len() {

@@ -5,17 +5,17 @@ use core::time::Duration;
 use crate::chance::Chance;
 use crate::etcd::Condition;
 use crate::scenario::faults::drawing::{Drawing, Habits, drift, ms, service, weigh};
-use crate::scenario::faults::{Fault, queue::LOCKS, queue::REQUEST};
+use crate::scenario::faults::{FaultEntry, queue::LOCKS, queue::REQUEST};
 use crate::scenario::often::Often;
-use crate::scenario::{EtcdStore, Pace, Setup, Store, credentials, tls};
+use crate::scenario::{EtcdStore, Pace, Setup, StoreSetup, credentials, tls};
 
 /// What a scenario on a queue store draws.
 #[derive(Debug)]
 pub(crate) struct QueueRecipe {
     /// Faults with their greatest weights.
-    pub(in crate::scenario) faults: &'static [(Fault, u64)],
+    pub(in crate::scenario) faults: &'static [(FaultEntry, u64)],
     /// Faults of half of the runs instead, if there are any.
-    pub(in crate::scenario) other_faults: &'static [(Fault, u64)],
+    pub(in crate::scenario) other_faults: &'static [(FaultEntry, u64)],
     /// Maximum drift of a client's clock in either direction, in µs per second.
     pub(in crate::scenario) drift: u64,
     /// Numbers of members to choose from.
@@ -109,7 +109,7 @@ pub(in crate::scenario) fn draw<'a>(
         clients: (0..clients).map(|_| pace(chance)).collect(),
         // The members' clocks keep true time.
         nodes: (0..members).map(|_| Pace::default()).collect(),
-        store: Store::Etcd(store),
+        store: StoreSetup::Etcd(store),
     };
     let mut weights = weigh(chance, faults);
     // As likely as all faults together; otherwise few locks would be held when a fault strikes.

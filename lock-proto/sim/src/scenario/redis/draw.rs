@@ -8,9 +8,9 @@ use super::{CONNECT_TIME, RedisAction, RedisStore};
 use crate::chance::Chance;
 use crate::check::Rule;
 use crate::scenario::faults::drawing::{Drawing, Habits, drift, ms, service, weigh};
-use crate::scenario::faults::{Fault, redis::ABANDON, redis::REQUEST};
+use crate::scenario::faults::{FaultEntry, redis::ABANDON, redis::REQUEST};
 use crate::scenario::often::Often;
-use crate::scenario::{Action, Draft, Pace, Setup, Step, Store, credentials, tls};
+use crate::scenario::{Action, Pace, PlanDraft, Setup, Step, StoreSetup, credentials, tls};
 use lock_proto::Backoff;
 use lock_proto::redis::{MAX_FENCE_BLOCK, Protocol, Wake};
 
@@ -22,9 +22,9 @@ const REQUEST_WEIGHT: u64 = 10;
 #[derive(Debug)]
 pub(crate) struct RedisRecipe {
     /// Faults with their greatest weights.
-    pub(in crate::scenario) faults: &'static [(Fault, u64)],
+    pub(in crate::scenario) faults: &'static [(FaultEntry, u64)],
     /// Faults of half of the runs instead, if there are any.
-    pub(in crate::scenario) other_faults: &'static [(Fault, u64)],
+    pub(in crate::scenario) other_faults: &'static [(FaultEntry, u64)],
     /// Numbers of nodes to choose from.
     pub(in crate::scenario) nodes: &'static [usize],
     pub(super) clients: Range<u64>,
@@ -52,7 +52,7 @@ pub(crate) struct RedisRecipe {
     pub(super) notify: bool,
 }
 
-pub(in crate::scenario) fn draw(chance: &mut Chance, recipe: &RedisRecipe) -> Draft {
+pub(in crate::scenario) fn draw(chance: &mut Chance, recipe: &RedisRecipe) -> PlanDraft {
     let others = !recipe.other_faults.is_empty() && chance.one_in(2);
     let faults = if others { recipe.other_faults } else { recipe.faults };
     let nodes = chance.pick(recipe.nodes);
@@ -99,7 +99,7 @@ pub(in crate::scenario) fn draw(chance: &mut Chance, recipe: &RedisRecipe) -> Dr
     let nodes = (0..nodes).map(|_| pace(chance, 1)).collect();
     let credentials = recipe.credentials.then(|| credentials::provider(chance, ttl / 16));
     store.login_limit = credentials.as_ref().and_then(|provider| credentials::login_limit(chance, provider));
-    let (service_time, stale, store) = (Duration::ZERO, recipe.stale, Store::Redis(store));
+    let (service_time, stale, store) = (Duration::ZERO, recipe.stale, StoreSetup::Redis(store));
     let setup = Setup { seed, latency, service: service_time, stale, tls, credentials, clients, nodes, store };
     let longest = u64::try_from(ttl.as_millis()).unwrap_or(1_000);
     let spans = [longest / 4, longest, longest * 3];
@@ -114,7 +114,7 @@ pub(in crate::scenario) fn draw(chance: &mut Chance, recipe: &RedisRecipe) -> Dr
     tls::sometimes(run.chance, recipe.tls, &mut run.setup, &mut run.steps);
     let either = (recipe.tls != Often::Never && recipe.tls != Often::Always) || recipe.credentials;
     let resp3 = either && run.chance.one_in(8);
-    if let Store::Redis(store) = &mut run.setup.store {
+    if let StoreSetup::Redis(store) = &mut run.setup.store {
         if resp3 {
             store.protocol = Protocol::Resp3;
         }

@@ -6,8 +6,8 @@ use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::redis::input::{self, Limits, Parsed};
-use crate::scenario::flawed::{Connections, Flawed};
+use crate::redis::input::{self, InputLimits, ParsedInput};
+use crate::scenario::flawed::{Flawed, OpenedConnections};
 use crate::world::redis::RedisClient;
 use crate::world::redis::tap::reply_len;
 use lock_proto::ByteClient;
@@ -97,35 +97,35 @@ impl RedisFlaw {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Rewriter {
+pub(super) struct ReplyRewriter {
     flaw: RedisFlaw,
     mark: Vec<u8>,
     quarantine: Duration,
-    wires: BTreeMap<ConnId, Wire>,
+    wires: BTreeMap<ConnId, FlawedReplies>,
     /// Run id of the server that the client assumes for each node.
     run_ids: BTreeMap<NodeId, String>,
     /// Released locks that the client still holds.
     ended: Vec<LockId>,
     /// Keys with an answered delete and no attempt since.
     deleted: BTreeSet<Vec<u8>>,
-    connections: BTreeMap<(NodeId, Role), Connections>,
+    connections: BTreeMap<(NodeId, Role), OpenedConnections>,
     /// The fencing token of the first grant by each token.
     fences: BTreeMap<Token, Fence>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Wire {
+struct FlawedReplies {
     /// Sent bytes of an incomplete request.
     sent: Vec<u8>,
     /// Rewritten bytes that are not yet written.
     rewritten: Vec<u8>,
     /// Received bytes of an incomplete reply.
     received: Vec<u8>,
-    pending: VecDeque<Request>,
+    pending: VecDeque<RewrittenRequest>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Request {
+enum RewrittenRequest {
     /// An attempt, as it was sent.
     Take(Vec<u8>),
     /// A copy that the client does not know of.
@@ -137,7 +137,7 @@ enum Request {
     Other,
 }
 
-impl Request {
+impl RewrittenRequest {
     fn of(args: &[&[u8]], sent: &[u8]) -> Self {
         let calls = |script: &Script, code: &[u8]| code == script.sha1.as_bytes() || code == script.source.as_bytes();
         match args {
@@ -187,9 +187,9 @@ fn is_refusal(reply: &[u8]) -> bool {
 
 pub(super) fn clients(
     flaw: RedisFlaw,
-) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
+) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, ReplyRewriter>, ConfigError> {
     move |now, config, id, seed| {
-        let rewriter = Rewriter {
+        let rewriter = ReplyRewriter {
             flaw,
             mark: format!("{id}:").into_bytes(),
             quarantine: config.store.quarantine,
@@ -207,20 +207,24 @@ pub(super) fn clients(
     }
 }
 
-impl Rewriter {
-    fn request(&mut self, kind: &Request, args: &[&[u8]]) -> Vec<Vec<u8>> {
+impl ReplyRewriter {
+    fn request(&mut self, kind: &RewrittenRequest, args: &[&[u8]]) -> Vec<Vec<u8>> {
         match kind {
-            Request::Release(key) if self.flaw == RedisFlaw::DeletesAnything => {
+            RewrittenRequest::Release(key) if self.flaw == RedisFlaw::DeletesAnything => {
                 return Vec::from([b"DEL".to_vec(), key.clone()]);
             }
-            Request::Release(key) if self.flaw == RedisFlaw::DeletesOnce && self.deleted.contains(key) => {
+            RewrittenRequest::Release(key) if self.flaw == RedisFlaw::DeletesOnce && self.deleted.contains(key) => {
                 // Compares with a token that no attempt has.
                 let is_token = |arg: &&[u8]| arg.starts_with(&self.mark);
                 let before = args.iter().take_while(|arg| !is_token(arg)).map(|arg| arg.to_vec());
                 return before.chain([[&self.mark[..], b"0"].concat()]).collect();
             }
-            Request::Take(_) => self.deleted.retain(|key| !args.contains(&&key[..])),
-            Request::Release(_) | Request::TakeAgain | Request::Wait | Request::Extend | Request::Other => {}
+            RewrittenRequest::Take(_) => self.deleted.retain(|key| !args.contains(&&key[..])),
+            RewrittenRequest::Release(_)
+            | RewrittenRequest::TakeAgain
+            | RewrittenRequest::Wait
+            | RewrittenRequest::Extend
+            | RewrittenRequest::Other => {}
         }
         let rewrite = |arg: &&[u8]| {
             let is_token = self.flaw == RedisFlaw::SameToken && arg.starts_with(&self.mark);
@@ -289,37 +293,40 @@ impl Rewriter {
     fn answer(&mut self, conn: ConnId, reply: &[u8]) -> Vec<u8> {
         let request = self.wires.get_mut(&conn).and_then(|wire| wire.pending.pop_front());
         let is_trying =
-            || self.wires.values().any(|wire| wire.pending.iter().any(|one| matches!(one, Request::Take(_))));
+            || self.wires.values().any(|wire| wire.pending.iter().any(|one| matches!(one, RewrittenRequest::Take(_))));
         match request {
-            Some(Request::TakeAgain) => Vec::new(),
-            Some(Request::Extend)
+            Some(RewrittenRequest::TakeAgain) => Vec::new(),
+            Some(RewrittenRequest::Extend)
                 if self.flaw == RedisFlaw::IgnoresRefusedRenewals && matches!(reply.first(), Some(b':' | b'$')) =>
             {
                 b":1\r\n".to_vec()
             }
-            Some(Request::Take(sent)) if self.flaw == RedisFlaw::RetriesAtOnce && is_refusal(reply) => {
+            Some(RewrittenRequest::Take(sent)) if self.flaw == RedisFlaw::RetriesAtOnce && is_refusal(reply) => {
                 let wire = self.wires.entry(conn).or_default();
                 wire.rewritten.extend_from_slice(&sent);
-                wire.pending.push_back(Request::Take(sent));
+                wire.pending.push_back(RewrittenRequest::Take(sent));
                 Vec::new()
             }
-            Some(Request::Wait) if self.flaw == RedisFlaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() => {
+            Some(RewrittenRequest::Wait)
+                if self.flaw == RedisFlaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() =>
+            {
                 b"*-1\r\n".to_vec()
             }
-            Some(Request::Release(key)) => {
+            Some(RewrittenRequest::Release(key)) => {
                 if !reply.starts_with(b"-") {
                     self.deleted.insert(key);
                 }
                 reply.to_vec()
             }
-            Some(Request::Take(_) | Request::Wait | Request::Extend | Request::Other) | None => {
-                self.reply(conn.node(), reply)
-            }
+            Some(
+                RewrittenRequest::Take(_) | RewrittenRequest::Wait | RewrittenRequest::Extend | RewrittenRequest::Other,
+            )
+            | None => self.reply(conn.node(), reply),
         }
     }
 }
 
-impl RedisClient for Flawed<Client, Rewriter> {
+impl RedisClient for Flawed<Client, ReplyRewriter> {
     const CLOSES_IDLE: bool = Client::CLOSES_IDLE;
 
     fn has_work(&self) -> bool {
@@ -327,7 +334,7 @@ impl RedisClient for Flawed<Client, Rewriter> {
     }
 }
 
-impl ByteClient for Flawed<Client, Rewriter> {
+impl ByteClient for Flawed<Client, ReplyRewriter> {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         let current = self.flaw.connections.get(&(conn.node(), conn.role())).and_then(|opened| opened.current);
         let mixes = self.flaw.flaw == RedisFlaw::MixesConnections;
@@ -404,14 +411,14 @@ impl ByteClient for Flawed<Client, Rewriter> {
             self.client.consume(conn, len);
         }
         let (mut at, mut rewritten, mut requests) = (0, Vec::new(), Vec::new());
-        let limits = Limits { max_bulk: sent.len(), authenticated: true };
+        let limits = InputLimits { max_bulk: sent.len(), authenticated: true };
         loop {
             let mut args = Vec::new();
-            let Parsed::Request { len } = input::parse(&sent[at..], limits, &mut args) else { break };
-            let kind = Request::of(&args, &sent[at..at + len]);
-            let renews = kind == Request::Extend && self.flaw.flaw == RedisFlaw::NeverRenews;
+            let ParsedInput::Request { len } = input::parse(&sent[at..], limits, &mut args) else { break };
+            let kind = RewrittenRequest::of(&args, &sent[at..at + len]);
+            let renews = kind == RewrittenRequest::Extend && self.flaw.flaw == RedisFlaw::NeverRenews;
             let lost = self.flaw.connections.get(&(conn.node(), Role::Wake)).is_some_and(|opened| opened.lost);
-            let waits = kind == Request::Wait && self.flaw.flaw == RedisFlaw::NeverWaitsAgain;
+            let waits = kind == RewrittenRequest::Wait && self.flaw.flaw == RedisFlaw::NeverWaitsAgain;
             if renews || (waits && lost) {
                 at += len;
                 continue;
@@ -424,11 +431,11 @@ impl ByteClient for Flawed<Client, Rewriter> {
                 bytes.extend(b"\r\n");
             }
             rewritten.extend_from_slice(&bytes);
-            let repeats = self.flaw.flaw == RedisFlaw::SendsTwice && matches!(kind, Request::Take(_));
+            let repeats = self.flaw.flaw == RedisFlaw::SendsTwice && matches!(kind, RewrittenRequest::Take(_));
             requests.push(kind);
             if repeats {
                 rewritten.extend(bytes);
-                requests.push(Request::TakeAgain);
+                requests.push(RewrittenRequest::TakeAgain);
             }
             at += len;
         }

@@ -10,8 +10,8 @@ use crate::scenario::faults::redis::{
     SLOW, STRANGER,
 };
 use crate::scenario::faults::{
-    BLOCK_SOCKET, CHANGE_PASSWORDS, Fault, HANDSHAKE, KILL_CLIENT, PAUSE_CLIENT, PAUSE_NODE, REPLACE, RESET, SOURCE,
-    SUSPEND_CLIENT,
+    BLOCK_SOCKET, CHANGE_PASSWORDS, FaultEntry, HANDSHAKE, KILL_CLIENT, PAUSE_CLIENT, PAUSE_NODE, REPLACE, RESET,
+    SOURCE, SUSPEND_CLIENT,
 };
 use crate::scenario::often::Often;
 use crate::scenario::{Draws, Scenario};
@@ -49,7 +49,7 @@ const fn on_redis(name: &'static str, about: &'static str, recipe: &'static Redi
     Scenario::new(name, about, Draws::Redis(recipe))
 }
 
-const TLS_FAULTS: &[(Fault, u64)] = &[(HANDSHAKE, 6), (LOCK_ACTION, 2), (RESET, 2), (CRASH, 1), (PAUSE_NODE, 1)];
+const TLS_FAULTS: &[(FaultEntry, u64)] = &[(HANDSHAKE, 6), (LOCK_ACTION, 2), (RESET, 2), (CRASH, 1), (PAUSE_NODE, 1)];
 
 /// In half of the runs nothing fails but logins.
 const CREDENTIALS: RedisRecipe = RedisRecipe {
@@ -70,7 +70,7 @@ const CREDENTIALS: RedisRecipe = RedisRecipe {
 };
 
 /// All faults within the bounds.
-const EVERY_FAULT: &[(Fault, u64)] = &[
+const EVERY_FAULT: &[(FaultEntry, u64)] = &[
     (LOCK_ACTION, 3),
     (ABANDON, 2),
     (PAUSE_CLIENT, 2),

@@ -8,9 +8,9 @@ use super::{CONNECT_TIME, RedisAction, RedisStore};
 use crate::journal::Keep;
 use crate::own::{OwnClient, OwnLock};
 use crate::scenario::run::{PlanServers, Promises, Runner, TRIPS};
-use crate::scenario::{Action, Backend, Flaw, Outcome, Plan, Store};
+use crate::scenario::{Action, Backend, Flaw, Outcome, Plan, StoreSetup};
 use crate::trace::Trace;
-use crate::world::redis::{Builder, Redis, RedisClient, World};
+use crate::world::redis::{Builder, RedisClient, RedisServers, World};
 use lock_proto::ClientId;
 use lock_proto::ConfigError;
 use lock_proto::Instant;
@@ -101,15 +101,15 @@ fn run_clients<C: RedisClient>(
     traced: bool,
     make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
 ) -> (Outcome, Trace) {
-    let Store::Redis(store) = &plan.setup.store else { return Default::default() };
+    let StoreSetup::Redis(store) = &plan.setup.store else { return Default::default() };
     let world = builder.keep(keep).traced(traced).machine(make).build();
-    let run = Run { store: store.clone(), set_back: Duration::ZERO };
+    let run = RedisRun { store: store.clone(), set_back: Duration::ZERO };
     Runner::new(plan, world, run, ours, Some(store.ttl), store.ttl).run(plan)
 }
 
 fn build(plan: &Plan) -> Builder {
     let setup = &plan.setup;
-    let Store::Redis(store) = &setup.store else { return World::redis(setup.nodes.len()) };
+    let StoreSetup::Redis(store) = &setup.store else { return World::redis(setup.nodes.len()) };
     let settings = store.clone();
     let obtains = setup.credentials.is_some();
     let change = move |config: Config| {
@@ -150,16 +150,16 @@ fn build(plan: &Plan) -> Builder {
     builder
 }
 
-pub(crate) struct Run {
+pub(crate) struct RedisRun {
     store: RedisStore,
     /// Total time that node clocks were set back. Keys live longer by this.
     set_back: Duration,
 }
 
-impl<C: RedisClient> PlanServers for Redis<C> {
-    type Run = Run;
+impl<C: RedisClient> PlanServers for RedisServers<C> {
+    type Run = RedisRun;
 
-    fn promises(run: &Run, plan: &Plan) -> Promises {
+    fn promises(run: &RedisRun, plan: &Plan) -> Promises {
         let (store, setup) = (&run.store, &plan.setup);
         let ttl = store.ttl;
         let kept = match &setup.credentials {

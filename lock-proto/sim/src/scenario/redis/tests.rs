@@ -12,8 +12,8 @@ use super::draw::RedisRecipe;
 use super::flawed::{RedisFlaw as Flaw, clients};
 use super::list::QUIET;
 use crate::redis::FIXED_BLOCKS;
-use crate::scenario::faults::{Fault, RESET, redis::FAIL_OVER, redis::JUMP, redis::LOG_OUT};
-use crate::scenario::{Backend, Draws, Plan, Scenario, Store};
+use crate::scenario::faults::{FaultEntry, RESET, redis::FAIL_OVER, redis::JUMP, redis::LOG_OUT};
+use crate::scenario::{Backend, Draws, Plan, Scenario, StoreSetup};
 use crate::{Keep, Rule, scenario};
 use lock_proto::redis::Protocol;
 
@@ -335,7 +335,7 @@ fn tokens_that_were_not_minted_are_caught() {
 /// Scenarios are checked when the library is built.
 #[test]
 fn scenario_offers_what_its_faults_need() {
-    fn compiles(fault: Fault, recipe: RedisRecipe) -> bool {
+    fn compiles(fault: FaultEntry, recipe: RedisRecipe) -> bool {
         let recipe =
             Box::leak(Box::new(RedisRecipe { faults: Box::leak(Box::new([(RESET, 1), (fault, 2)])), ..recipe }));
         let scenario = Scenario::new("some", "some faults", Draws::Redis(recipe));
@@ -376,7 +376,7 @@ fn some_runs_speak_resp3() {
     for name in ["redis-everything", "redis-quorum", "redis-credentials"] {
         let plans = (0..40).map(|seed| Plan::from_seed(Scenario::named(name).unwrap(), seed));
         let speaks =
-            |plan: &Plan| matches!(&plan.setup.store, Store::Redis(store) if store.protocol == Protocol::Resp3);
+            |plan: &Plan| matches!(&plan.setup.store, StoreSetup::Redis(store) if store.protocol == Protocol::Resp3);
         let plans: Vec<Plan> = plans.filter(speaks).collect();
         assert!((2..12).contains(&plans.len()), "{name}: {}", plans.len());
         let outcome = plans[0].run_keeping(Keep::Lines(usize::MAX));

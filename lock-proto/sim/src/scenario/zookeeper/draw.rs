@@ -6,18 +6,18 @@ use core::time::Duration;
 use super::ZookeeperStore;
 use super::stops::{self, Between};
 use crate::chance::Chance;
-use crate::scenario::faults::Fault;
+use crate::scenario::faults::FaultEntry;
 use crate::scenario::faults::drawing::ms;
 use crate::scenario::often::Often;
 use crate::scenario::queue::draw::{QueueRecipe, draw as draw_queue};
-use crate::scenario::{Draft, Store};
-use crate::zookeeper::Release;
+use crate::scenario::{PlanDraft, StoreSetup};
+use crate::zookeeper::ServerRelease;
 
 /// What a scenario draws for an ensemble.
 #[derive(Debug)]
 pub(crate) struct EnsembleRecipe {
     /// Faults that begin at any time, with their greatest numbers.
-    pub(in crate::scenario) faults: &'static [(Fault, u64)],
+    pub(in crate::scenario) faults: &'static [(FaultEntry, u64)],
     /// Numbers of members to choose from.
     pub(in crate::scenario) members: &'static [usize],
     pub(in crate::scenario) login: Often,
@@ -34,12 +34,12 @@ pub(super) const SERVERS: EnsembleRecipe =
 /// Short, so that sessions end and are opened again.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(in crate::scenario) fn draw(chance: &mut Chance, recipe: &QueueRecipe, servers: &EnsembleRecipe) -> Draft {
+pub(in crate::scenario) fn draw(chance: &mut Chance, recipe: &QueueRecipe, servers: &EnsembleRecipe) -> PlanDraft {
     let (late, login) = (recipe.late.draw(chance), servers.login.draw(chance));
     let mut run = draw_queue(chance, recipe, false, late);
-    let Store::Etcd(drawn) = &run.setup.store else { return run.finish(Vec::new()) };
+    let StoreSetup::Etcd(drawn) = &run.setup.store else { return run.finish(Vec::new()) };
     let tick = ms(run.chance.pick(&[200, 100]));
-    run.setup.store = Store::Zookeeper(ZookeeperStore {
+    run.setup.store = StoreSetup::Zookeeper(ZookeeperStore {
         tick,
         sync_limit: run.chance.pick(servers.sync_limits),
         session_ttl: drawn.session_ttl.min(tick * 20),
@@ -50,7 +50,7 @@ pub(in crate::scenario) fn draw(chance: &mut Chance, recipe: &QueueRecipe, serve
         watch_own_after: drawn.watch_own_after,
         recheck: drawn.recheck,
         container_interval: ms(run.chance.pick(&[60_000, 1_000, 100])),
-        release: if run.chance.one_in(3) { Release::V3_9 } else { Release::V3_8 },
+        release: if run.chance.one_in(3) { ServerRelease::V3_9 } else { ServerRelease::V3_8 },
         login,
     });
     // Drawn after the steps, whose members are those of a cluster of etcd: recorded seeds keep their

@@ -8,7 +8,7 @@ mod stops;
 use core::fmt;
 use core::time::Duration;
 
-use crate::zookeeper::{Condition, Release};
+use crate::zookeeper::{Condition, ServerRelease};
 
 pub(super) use draw::{EnsembleRecipe, draw};
 pub(super) use list::SCENARIOS;
@@ -39,7 +39,7 @@ pub struct ZookeeperStore {
     /// How often the leader deletes empty containers.
     pub container_interval: Duration,
     /// The release of the servers.
-    pub release: Release,
+    pub release: ServerRelease,
     /// Whether clients log in.
     pub login: bool,
 }

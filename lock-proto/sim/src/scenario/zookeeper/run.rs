@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::super::queue::QueueAction;
 use super::super::run::{PlanServers, Promises, Runner, TRIPS};
-use super::super::{Action, Backend, Outcome, Plan, Store};
+use super::super::{Action, Backend, Outcome, Plan, StoreSetup};
 use super::{ZookeeperAction, ZookeeperStore};
 use crate::journal::Keep;
 use crate::trace::Trace;
@@ -52,10 +52,10 @@ fn run_clients<C: ZookeeperClient>(
     traced: bool,
     make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
 ) -> (Outcome, Trace) {
-    let Store::Zookeeper(store) = &plan.setup.store else { return Default::default() };
+    let StoreSetup::Zookeeper(store) = &plan.setup.store else { return Default::default() };
     let world = build(plan, store).keep(keep).traced(traced).machine(make).build();
     let (members, foreign, exhausted) = (plan.setup.nodes.len(), 0, BTreeSet::new());
-    let run = Run { request_timeout: store.request_timeout, members, foreign, exhausted };
+    let run = ZooKeeperRun { request_timeout: store.request_timeout, members, foreign, exhausted };
     Runner::new(plan, world, run, true, None, store.session_ttl).run(plan)
 }
 
@@ -91,7 +91,7 @@ fn build(plan: &Plan, store: &ZookeeperStore) -> Builder {
     })
 }
 
-pub(crate) struct Run {
+pub(crate) struct ZooKeeperRun {
     request_timeout: Duration,
     members: usize,
     foreign: u32,
@@ -100,9 +100,9 @@ pub(crate) struct Run {
 }
 
 impl<C: ZookeeperClient> PlanServers for Zookeeper<C> {
-    type Run = Run;
+    type Run = ZooKeeperRun;
 
-    fn promises(run: &Run, plan: &Plan) -> Promises {
+    fn promises(run: &ZooKeeperRun, plan: &Plan) -> Promises {
         let most = run.request_timeout / 4;
         let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
         Promises { kept: Some(most), prompt: Some((trips, COMMIT * TRIPS, most)) }

@@ -7,7 +7,7 @@ use crate::chance::Chance;
 use crate::direction::Direction;
 use crate::scenario::faults::drawing::{Drawing, Habits, ms};
 use crate::scenario::faults::queue::LOCKS;
-use crate::scenario::{Action, Draft, Store};
+use crate::scenario::{Action, PlanDraft, StoreSetup};
 use lock_proto::Wait;
 
 /// How long a member runs between two stops at least.
@@ -22,14 +22,14 @@ pub(super) enum Between {
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Draws other steps for a drawn run.
-pub(super) fn draft(chance: &mut Chance, mut draft: Draft, between: Between) -> Draft {
+pub(super) fn draft(chance: &mut Chance, mut draft: PlanDraft, between: Between) -> PlanDraft {
     // A byte string may end before anything is stopped.
     if chance.is_exhausted() {
         return draft;
     }
     draft.steps.clear();
     let clients = draft.setup.clients.len();
-    let Store::Zookeeper(store) = &mut draft.setup.store else { return draft };
+    let StoreSetup::Zookeeper(store) = &mut draft.setup.store else { return draft };
     (store.idle_timeout, store.revalidate) = (IDLE_TIMEOUT, between == Between::Nothing);
     let (tick, ttl, patience) = (store.tick, store.session_ttl, store.request_timeout);
     let mut run = Drawing::new(chance, draft.setup, Habits { names: &LOCKS, ..Habits::default() });
@@ -61,7 +61,7 @@ pub(super) fn draft(chance: &mut Chance, mut draft: Draft, between: Between) -> 
         }
         run.at += run.chance.duration(&(Duration::ZERO..ttl * 2));
     }
-    Draft { setup: run.setup, steps: run.steps, excused: draft.excused }
+    PlanDraft { setup: run.setup, steps: run.steps, excused: draft.excused }
 }
 
 /// Two clients want a lock around the end of a stop, and the first one is then cut off from all

@@ -12,7 +12,7 @@ use core::time::Duration;
 use crate::scenario::{Backend, Plan, Scenario, scenarios};
 use crate::zookeeper::World;
 use crate::{Keep, Rule};
-use flawed::{Flaw, clients};
+use flawed::{ServerFlaw, clients};
 use lock_proto::{Acquire, Event, Loss};
 
 /// Maximum number of seeds until a flaw is found.
@@ -20,14 +20,14 @@ const BUDGET: u64 = 300;
 
 /// Expects that a run of the scenario catches this flaw by this rule, and that the same run without
 /// the flaw breaks nothing.
-fn caught(name: &str, flaw: Flaw, rule: Rule) {
+fn caught(name: &str, flaw: ServerFlaw, rule: Rule) {
     let scenario = Scenario::named(name).unwrap();
     for seed in 0..BUDGET {
         let plan = Plan::from_seed(scenario, seed);
         let outcome = plan.run_zookeeper(Keep::Nothing, clients(flaw));
         if outcome.violations.iter().any(|found| found.rule == rule) {
             std::println!("{flaw:?}: seed {seed} of {name}");
-            for sound in [plan.run(), plan.run_zookeeper(Keep::Nothing, clients(Flaw::None))] {
+            for sound in [plan.run(), plan.run_zookeeper(Keep::Nothing, clients(ServerFlaw::None))] {
                 assert!(sound.violations.is_empty(), "{plan}\n{sound}");
             }
             return;
@@ -41,7 +41,7 @@ fn caught(name: &str, flaw: Flaw, rule: Rule) {
 fn rewriter_without_flaw_is_never_caught() {
     for scenario in scenarios().iter().filter(|scenario| scenario.backend == Backend::Zookeeper) {
         let plan = Plan::from_seed(scenario, 1);
-        let outcome = plan.run_zookeeper(Keep::Lines(200), clients(Flaw::None));
+        let outcome = plan.run_zookeeper(Keep::Lines(200), clients(ServerFlaw::None));
         assert!(outcome.violations.is_empty(), "{plan}\n{outcome}");
     }
 }
@@ -50,45 +50,45 @@ fn rewriter_without_flaw_is_never_caught() {
 #[test]
 fn renewal_by_pings_alone_is_caught() {
     // S4, ZK1
-    caught("zookeeper-followers", Flaw::RenewsByPings, Rule::MutualExclusion);
+    caught("zookeeper-followers", ServerFlaw::RenewsByPings, Rule::MutualExclusion);
 }
 
 #[test]
 fn watching_predecessor_by_exists_is_caught() {
     // S4, ZK3
-    caught("zookeeper-cancel", Flaw::WatchesByExists, Rule::Leftover);
+    caught("zookeeper-cancel", ServerFlaw::WatchesByExists, Rule::Leftover);
 }
 
 #[test]
 fn believing_a_lock_longer_than_its_session_is_caught() {
     // S3, S4
-    caught("zookeeper-calm", Flaw::ShortensSessions, Rule::Validity);
+    caught("zookeeper-calm", ServerFlaw::ShortensSessions, Rule::Validity);
 }
 
 #[test]
 fn token_of_another_transaction_is_caught() {
     // S3, S4, ZK4
-    caught("zookeeper-calm", Flaw::ShiftsTokens, Rule::FenceMinted);
+    caught("zookeeper-calm", ServerFlaw::ShiftsTokens, Rule::FenceMinted);
 }
 
 #[test]
 fn fencing_token_from_sequence_number_is_caught() {
     // S4, ZK4
-    caught("zookeeper-cancel", Flaw::FencesBySequence, Rule::FenceGrows);
+    caught("zookeeper-cancel", ServerFlaw::FencesBySequence, Rule::FenceGrows);
 }
 
 /// The node of a dying session, found after an unanswered create of the next one, ends soon.
 #[test]
 fn recognising_own_node_by_guid_alone_is_caught() {
     // S4, ZK2
-    caught("zookeeper-everything", Flaw::RecognisesByGuid, Rule::FenceGrows);
+    caught("zookeeper-everything", ServerFlaw::RecognisesByGuid, Rule::FenceGrows);
 }
 
 /// A node that the server does not delete stays until its session ends.
 #[test]
 fn taking_refused_deletion_for_done_is_caught() {
     // S4, ZK6
-    caught("zookeeper-refusals", Flaw::IgnoresRefusals, Rule::Liveness);
+    caught("zookeeper-refusals", ServerFlaw::IgnoresRefusals, Rule::Liveness);
 }
 
 /// Regression: each of two clients waited behind the node that the other could not delete.
@@ -115,7 +115,7 @@ fn clients_of_overloaded_servers_do_not_wait_for_their_own_nodes() {
 #[test]
 fn letting_sessions_expire_is_caught() {
     // S4, S11
-    caught("zookeeper-calm", Flaw::NeverRenews, Rule::Kept);
+    caught("zookeeper-calm", ServerFlaw::NeverRenews, Rule::Kept);
 }
 
 /// Reads would otherwise hide the flaw: nothing is prompt from the first fault until all faults
@@ -123,22 +123,22 @@ fn letting_sessions_expire_is_caught() {
 #[test]
 fn waiting_without_watches_after_lost_connection_is_caught() {
     // S4, S8
-    caught("zookeeper-behind", Flaw::NeverWatchesAgain, Rule::Prompt);
+    caught("zookeeper-behind", ServerFlaw::NeverWatchesAgain, Rule::Prompt);
 }
 
 #[test]
 fn hiding_what_a_shutdown_leaves_is_caught() {
     // S4
-    caught("zookeeper-shutdown", Flaw::HidesLeftovers, Rule::Leftover);
+    caught("zookeeper-shutdown", ServerFlaw::HidesLeftovers, Rule::Leftover);
 }
 
 #[test]
 fn forgetting_what_an_application_has_asked_is_caught() {
     // S2, S4
     for (name, flaw, asked) in [
-        ("zookeeper-elections", Flaw::ForgetsQueries, "a query for the leader"),
-        ("zookeeper-elections", Flaw::ForgetsProclaims, "a proclaim"),
-        ("zookeeper-everything", Flaw::ForgetsExtensions, "an extension"),
+        ("zookeeper-elections", ServerFlaw::ForgetsQueries, "a query for the leader"),
+        ("zookeeper-elections", ServerFlaw::ForgetsProclaims, "a proclaim"),
+        ("zookeeper-everything", ServerFlaw::ForgetsExtensions, "an extension"),
     ] {
         let scenario = Scenario::named(name).unwrap();
         let is_found = |seed: &u64| {
@@ -164,7 +164,7 @@ fn sessions_that_expired_long_ago_cause_no_pause() {
 #[test]
 fn resending_unanswered_create_is_caught() {
     // S9
-    caught("zookeeper-calm", Flaw::SendsTwice, Rule::Twice);
+    caught("zookeeper-calm", ServerFlaw::SendsTwice, Rule::Twice);
 }
 
 /// On a calm network, hand-overs between processes are caused by watches.

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use core::time::Duration;
 
-use super::{Etcd, EtcdClient};
+use super::{EtcdClient, EtcdServers};
 use crate::etcd::ClusterConfig;
 use crate::rng::Rng;
 use crate::world::{Builder, IDLE_TIMEOUT};
@@ -17,7 +17,7 @@ use lock_proto::etcd::{Config, Endpoint};
 pub(super) const LATE: Duration = Duration::from_millis(2);
 
 /// Settings of the cluster. The clocks of its members keep true time.
-pub(crate) struct Setup {
+pub(crate) struct EtcdSetup {
     members: usize,
     change: Box<dyn FnOnce(ClusterConfig) -> ClusterConfig>,
     seed: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Setup {
     pub(super) late: Duration,
 }
 
-impl Setup {
+impl EtcdSetup {
     pub(super) fn new(members: usize) -> Self {
         Self {
             members: members.max(1),
@@ -55,7 +55,7 @@ impl Setup {
     }
 }
 
-impl<C: EtcdClient> Builder<Etcd<C>> {
+impl<C: EtcdClient> Builder<EtcdServers<C>> {
     /// Sets how long a client's kernel tries to deliver data after the process closed the
     /// connection. Default: 1 s. A request that the client gave up may be executed when it arrives;
     /// a client watches for that for one TTL.
@@ -85,7 +85,7 @@ impl<C: EtcdClient> Builder<Etcd<C>> {
     pub fn machine<D: EtcdClient>(
         self,
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<D, ConfigError> + 'static,
-    ) -> Builder<Etcd<D>> {
+    ) -> Builder<EtcdServers<D>> {
         self.with(make)
     }
 }

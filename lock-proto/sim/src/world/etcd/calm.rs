@@ -6,26 +6,26 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::builder::LATE;
-use super::{Etcd, EtcdClient};
+use super::{EtcdClient, EtcdServers};
 use crate::check::Rule;
 use crate::etcd::Condition;
-use crate::trace::State;
+use crate::trace::ProcessState;
 use crate::world::World;
 use crate::world::calm::LONGEST_RECHECK;
 
 /// Value of a key that no lock created.
 const UNRELATED: &str = "something else";
 
-impl<C: EtcdClient> World<Etcd<C>> {
+impl<C: EtcdClient> World<EtcdServers<C>> {
     /// Restarts and reconnects all members, ends refusals and partitions, and limits call delays.
     pub(super) fn calm_members(&mut self) {
         // A client keeps replacing a connection with late replies, so the world would not settle.
         self.store.late = self.store.late.min(LATE);
         for member in 0..self.hosts.len() {
             match self.hosts[member].state {
-                State::Running => {}
-                State::Paused => self.resume_member(member),
-                State::Down => self.start_member(member),
+                ProcessState::Running => {}
+                ProcessState::Paused => self.resume_member(member),
+                ProcessState::Down => self.start_member(member),
             }
             self.rejoin_member(member);
             if self.store.cluster.loses_events(member) {

@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::string::ToString as _;
 
-use super::{Etcd, EtcdClient, WriteAgain};
+use super::{EtcdClient, EtcdServers, WriteAgain};
 use crate::check::Rule;
 use crate::world::World;
 use crate::world::check::contains;
@@ -13,7 +13,7 @@ use lock_proto::etcd::message::KeyValue;
 use lock_proto::etcd::{LeaseId, OwnerKey, Queue};
 use lock_proto::{Event, Loss, Token};
 
-impl<C: EtcdClient> World<Etcd<C>> {
+impl<C: EtcdClient> World<EtcdServers<C>> {
     /// Checks that a grant is proven by the queue.
     pub(super) fn after_event(&mut self, client: usize, lock: LockId, event: &Event) {
         if matches!(event, Event::Lost(Loss::Gone)) {

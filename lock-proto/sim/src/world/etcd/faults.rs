@@ -2,11 +2,11 @@
 
 use alloc::format;
 
-use super::{Etcd, EtcdClient};
+use super::{EtcdClient, EtcdServers};
 use crate::direction::Direction;
 use crate::etcd::{Cluster, Condition};
 use crate::network::Packet;
-use crate::trace::{Lane, State};
+use crate::trace::{Lane, ProcessState};
 use crate::world::World;
 use lock_proto::Fault;
 use lock_proto::Instant;
@@ -15,13 +15,13 @@ use lock_proto::etcd::Queue;
 /// Value of a key that was replaced by hand.
 const REPLACED: &str = "somebody else";
 
-impl<C: EtcdClient> World<Etcd<C>> {
+impl<C: EtcdClient> World<EtcdServers<C>> {
     /// Pauses the member's process, as by `SIGSTOP`. Its kernel still accepts connections and data.
     pub fn pause_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} paused"));
         self.note_fault();
-        if self.hosts[member].state == State::Running {
-            self.set_host(member, State::Paused);
+        if self.hosts[member].state == ProcessState::Running {
+            self.set_host(member, ProcessState::Paused);
             self.update_isolation(member);
         }
     }
@@ -29,10 +29,10 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// Resumes the member's process, which then handles the data that has arrived.
     pub fn resume_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} resumed"));
-        if self.hosts[member].state != State::Paused {
+        if self.hosts[member].state != ProcessState::Paused {
             return;
         }
-        self.set_host(member, State::Running);
+        self.set_host(member, ProcessState::Running);
         while let Some((link, packet)) = self.store.members[member].outbox.pop_front() {
             self.send(link, Direction::ToClient, packet);
         }
@@ -54,18 +54,18 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// Stops the member in order: accepted requests are executed and answered first.
     pub fn stop_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} stopped"));
-        if self.hosts[member].state != State::Down {
+        if self.hosts[member].state != ProcessState::Down {
             self.annotate(Some(Lane::Node(member)), || "is stopped".into());
         }
         self.take_down(member, |cluster, now| cluster.stop(now, member));
     }
 
     fn take_down(&mut self, member: usize, how: impl FnOnce(&mut Cluster, Instant)) {
-        if self.hosts[member].state == State::Down {
+        if self.hosts[member].state == ProcessState::Down {
             return;
         }
         self.note_fault();
-        self.set_host(member, State::Down);
+        self.set_host(member, ProcessState::Down);
         self.hosts[member].clear();
         self.store.members[member].outbox.clear();
         how(&mut self.store.cluster, self.now);
@@ -83,8 +83,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// Restarts a dead member with its data. Tokens are not part of it.
     pub fn start_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} started"));
-        if self.hosts[member].state == State::Down {
-            self.set_host(member, State::Running);
+        if self.hosts[member].state == ProcessState::Down {
+            self.set_host(member, ProcessState::Running);
             self.store.cluster.start(self.now, member);
             self.pump_cluster();
         }
@@ -111,7 +111,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     /// Isolates a paused member from the other members, if there are any.
     fn update_isolation(&mut self, member: usize) {
-        let stopped = self.hosts[member].state == State::Paused && self.hosts.len() > 1;
+        let stopped = self.hosts[member].state == ProcessState::Paused && self.hosts.len() > 1;
         if stopped || self.store.members[member].cut_off {
             self.store.cluster.isolate(self.now, member);
         } else {

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::wire::Wire;
+use super::wire::EtcdMessage;
 use crate::direction::Direction;
 use crate::network::Payload;
 use lock_proto::etcd::message::{
@@ -37,7 +37,7 @@ fn shortened(digits: &str) -> String {
     }
 }
 
-impl Payload for Wire {
+impl Payload for EtcdMessage {
     /// Zero: HTTP/2 windows never fill up here, because a lock sends only small messages.
     fn size(&self) -> usize {
         0

@@ -28,24 +28,24 @@ use bytes::Bytes;
 use super::World as AnyWorld;
 use super::handover::Woken;
 use super::process::Process;
-use super::store::{Events, Judge, ServerKind, Services, Store};
+use super::store::{Events, Judge, ServerKind, Services, SimStore};
 use crate::check::Rule;
 use crate::etcd::{Cluster, Lease};
 use crate::journal::Keep;
 use crate::network::Packet;
 use crate::rng::Rng;
-use builder::Setup;
+use builder::EtcdSetup;
 use lock_proto::Instant;
 use lock_proto::etcd::{Client, Config, OwnerKey, Queue, RpcId, StreamId};
 use lock_proto::{ClientId, ConnId, LockId};
 use lock_proto::{Event, Grant};
-use member::Member;
+use member::WorldMember;
 use queue_log::QueueLog;
 use record::Recorded;
-use resource::{Proclaimed, Resource, Write};
+use resource::{LeaderResource, Proclaimed, Write};
 
 pub use client::EtcdClient;
-pub(crate) use wire::Wire;
+pub(crate) use wire::EtcdMessage;
 
 /// A [`world::World`](crate::world::World) of etcd members and [`Client`] machines.
 ///
@@ -76,21 +76,21 @@ pub(crate) use wire::Wire;
 /// w.kill_client(0);
 /// w.expect(Duration::from_secs(12), "the second holds", |w| w.is_held(1, second));
 /// ```
-pub type World<C = Client> = AnyWorld<Etcd<C>>;
+pub type World<C = Client> = AnyWorld<EtcdServers<C>>;
 /// Builds a [`World`].
-pub type Builder<C = Client> = super::Builder<Etcd<C>>;
+pub type Builder<C = Client> = super::Builder<EtcdServers<C>>;
 
 /// The members of an etcd cluster in a [`World`].
 #[derive(Clone, Debug)]
-pub struct Etcd<C = Client> {
+pub struct EtcdServers<C = Client> {
     cluster: Cluster,
     /// Next deadline of the cluster. Updated after every call to it.
     cluster_due: Option<Instant>,
-    members: Vec<Member>,
+    members: Vec<WorldMember>,
     /// Calls that a member has received but not yet executed, by time and connection.
-    delayed_calls: BTreeMap<(Instant, u64), (u64, Wire)>,
+    delayed_calls: BTreeMap<(Instant, u64), (u64, EtcdMessage)>,
     /// Replies and messages that a member has yet to send, by time.
-    delayed_replies: BTreeMap<(Instant, u64), (u64, Wire)>,
+    delayed_replies: BTreeMap<(Instant, u64), (u64, EtcdMessage)>,
     /// When a client's kernel gives up a closed connection with undelivered data.
     lingering: BTreeMap<(Instant, u64), u64>,
     linger: Duration,
@@ -106,7 +106,7 @@ pub struct Etcd<C = Client> {
     number: u64,
     queue_log: QueueLog,
     recorded: i64,
-    resource: Resource,
+    resource: LeaderResource,
     proclaimed: Proclaimed,
     /// Clients that reacted to the deletion of a key.
     woken: Woken<(Bytes, i64)>,
@@ -117,7 +117,7 @@ pub struct Etcd<C = Client> {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Own {
+pub(crate) struct EtcdParts {
     config: Config,
     /// Keys of holders, including those that lost the lock but still have a guard.
     owners: BTreeMap<LockId, OwnerKey>,
@@ -142,15 +142,15 @@ pub(crate) struct Own {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteAgain(LockId);
 
-impl<C: EtcdClient> Store for Etcd<C> {
+impl<C: EtcdClient> SimStore for EtcdServers<C> {
     type Client = C;
     type Config = Config;
 }
 
-impl<C: EtcdClient> ServerKind for Etcd<C> {
-    type Setup = Setup;
-    type Packet = Wire;
-    type Own = Own;
+impl<C: EtcdClient> ServerKind for EtcdServers<C> {
+    type Setup = EtcdSetup;
+    type Packet = EtcdMessage;
+    type Own = EtcdParts;
     type Chore = WriteAgain;
     type Write = Write;
     const USER: &str = "app";
@@ -161,13 +161,13 @@ impl<C: EtcdClient> ServerKind for Etcd<C> {
     const DIRECTIONS: [&str; 2] = ["to the node", "to the client"];
     const EXCUSED: &[Rule] = C::EXCUSED;
 
-    fn plain(setup: &mut Setup, rng: &mut Rng, _: bool) -> (usize, Config) {
+    fn plain(setup: &mut EtcdSetup, rng: &mut Rng, _: bool) -> (usize, Config) {
         setup.plain(rng)
     }
 
-    fn own(_: ClientId, config: &Config) -> Own {
+    fn own(_: ClientId, config: &Config) -> EtcdParts {
         let config = config.clone();
-        Own {
+        EtcdParts {
             config,
             owners: BTreeMap::new(),
             streams: BTreeMap::new(),
@@ -181,14 +181,14 @@ impl<C: EtcdClient> ServerKind for Etcd<C> {
         }
     }
 
-    fn servers(setup: Setup, _: Keep, _: &[Process<Self>]) -> Self {
+    fn servers(setup: EtcdSetup, _: Keep, _: &[Process<Self>]) -> Self {
         let (members, linger, late) = (setup.members(), setup.linger, setup.late);
         let cluster = Cluster::new(Instant::ZERO, setup.cluster());
         Self {
             recorded: cluster.revision(),
             cluster_due: cluster.next_deadline(),
             cluster,
-            members: (0..members).map(|_| Member::default()).collect(),
+            members: (0..members).map(|_| WorldMember::default()).collect(),
             delayed_calls: BTreeMap::new(),
             delayed_replies: BTreeMap::new(),
             lingering: BTreeMap::new(),
@@ -200,7 +200,7 @@ impl<C: EtcdClient> ServerKind for Etcd<C> {
             logins: BTreeMap::new(),
             number: 0,
             queue_log: QueueLog::default(),
-            resource: Resource::default(),
+            resource: LeaderResource::default(),
             proclaimed: Proclaimed::new(),
             woken: Woken::default(),
             recorded_state: Recorded::default(),
@@ -209,7 +209,7 @@ impl<C: EtcdClient> ServerKind for Etcd<C> {
         }
     }
 
-    fn silence(own: &Own) -> Duration {
+    fn silence(own: &EtcdParts) -> Duration {
         own.config.request_timeout
     }
 
@@ -226,7 +226,7 @@ impl<C: EtcdClient> ServerKind for Etcd<C> {
     }
 }
 
-impl<C: EtcdClient> Events for Etcd<C> {
+impl<C: EtcdClient> Events for EtcdServers<C> {
     fn begin(w: &mut World<C>) {
         w.record_cluster();
     }
@@ -245,11 +245,11 @@ impl<C: EtcdClient> Events for Etcd<C> {
         }
     }
 
-    fn receive_on_server(w: &mut World<C>, link: u64, member: usize, packet: Packet<Wire>) {
+    fn receive_on_server(w: &mut World<C>, link: u64, member: usize, packet: Packet<EtcdMessage>) {
         w.receive_on_member(link, member, packet);
     }
 
-    fn receive_on_client(w: &mut World<C>, client: usize, _: ConnId, wire: Wire) {
+    fn receive_on_client(w: &mut World<C>, client: usize, _: ConnId, wire: EtcdMessage) {
         w.receive(client, wire);
     }
 
@@ -267,7 +267,7 @@ impl<C: EtcdClient> Events for Etcd<C> {
     }
 }
 
-impl<C: EtcdClient> Services for Etcd<C> {
+impl<C: EtcdClient> Services for EtcdServers<C> {
     fn do_chore(w: &mut World<C>, client: usize, WriteAgain(lock): WriteAgain) {
         w.write_again(client, lock);
     }
@@ -296,7 +296,7 @@ impl<C: EtcdClient> Services for Etcd<C> {
     }
 }
 
-impl<C: EtcdClient> Judge for Etcd<C> {
+impl<C: EtcdClient> Judge for EtcdServers<C> {
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
         // The store orders grants by the revisions that prove them.
         let owner = w.clients[client].machine.owner(lock).filter(|_| matches!(event, Event::Granted(_)))?;
@@ -351,6 +351,6 @@ impl<C: EtcdClient> Judge for Etcd<C> {
 impl World {
     /// Returns a builder for a cluster with this many members.
     pub fn cluster(members: usize) -> Builder {
-        Builder::new(Setup::new(members), Client::new)
+        Builder::new(EtcdSetup::new(members), Client::new)
     }
 }

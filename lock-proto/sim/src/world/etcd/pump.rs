@@ -9,13 +9,13 @@ use bytes::Bytes;
 
 use super::resource::overwritten;
 use super::tap::queue_of;
-use super::wire::{Look, Wire, collect_looks, ends};
-use super::{Etcd, EtcdClient};
+use super::wire::{EtcdMessage, Look, collect_looks, ends};
+use super::{EtcdClient, EtcdServers};
 use crate::check::{Rule, Stage};
 use crate::direction::Direction;
 use crate::etcd::ClusterOutput;
 use crate::network::Packet;
-use crate::trace::State;
+use crate::trace::ProcessState;
 use crate::world::World;
 use lock_proto::Fault;
 use lock_proto::Instant;
@@ -26,7 +26,7 @@ use lock_proto::{ConnId, LockId};
 /// How often etcd serves watches whose reader is slow.
 const LATE_EVENT: Duration = Duration::from_millis(100);
 
-impl<C: EtcdClient> World<Etcd<C>> {
+impl<C: EtcdClient> World<EtcdServers<C>> {
     /// Returns when a member next executes a call or a kernel gives up a connection.
     pub(super) fn members_due(&self) -> Option<Instant> {
         let next = [
@@ -68,22 +68,22 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 
     fn is_frozen(&self) -> bool {
-        matches!(&self.hosts[..], [host] if host.state == State::Paused)
+        matches!(&self.hosts[..], [host] if host.state == ProcessState::Paused)
     }
 
-    pub(super) fn send_to_client(&mut self, link: u64, packet: Packet<Wire>) {
+    pub(super) fn send_to_client(&mut self, link: u64, packet: Packet<EtcdMessage>) {
         let Some((member, client)) = self.network.links.get(&link).map(|link| (link.node, link.client)) else { return };
-        if let Packet::Data(Wire::Reply { reply: Err(status), .. }) = &packet {
+        if let Packet::Data(EtcdMessage::Reply { reply: Err(status), .. }) = &packet {
             self.journal.write(self.now, format_args!("m{member} to c{client}: {:?}: {}", status.code, status.message));
         }
-        if self.hosts[member].state == State::Paused {
+        if self.hosts[member].state == ProcessState::Paused {
             self.store.members[member].outbox.push_back((link, packet));
         } else {
             self.send(link, Direction::ToClient, packet);
         }
     }
 
-    pub(super) fn receive_on_member(&mut self, id: u64, member: usize, packet: Packet<Wire>) {
+    pub(super) fn receive_on_member(&mut self, id: u64, member: usize, packet: Packet<EtcdMessage>) {
         match packet {
             Packet::Open => {
                 self.steps += 1;
@@ -97,7 +97,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             Packet::Data(wire) => {
                 let mut at = self.execution_time(member);
                 // Calls run concurrently in the server, so some are overtaken by later ones.
-                let late = matches!(wire, Wire::Call { .. }) && self.rng.one_in(4);
+                let late = matches!(wire, EtcdMessage::Call { .. }) && self.rng.one_in(4);
                 if late {
                     at = at + self.rng.duration(&(Duration::ZERO..self.store.late));
                 }
@@ -126,34 +126,34 @@ impl<C: EtcdClient> World<Etcd<C>> {
         at
     }
 
-    fn execute(&mut self, id: u64, wire: Wire) {
+    fn execute(&mut self, id: u64, wire: EtcdMessage) {
         let Some(link) = self.network.links.get(&id).filter(|link| link.node_open) else { return };
         let (client, member) = (link.client, link.node);
         match self.hosts[member].state {
-            State::Running => {}
-            State::Paused => return self.hosts[member].inbox.push_back((id, Packet::Data(wire))),
-            State::Down => return,
+            ProcessState::Running => {}
+            ProcessState::Paused => return self.hosts[member].inbox.push_back((id, Packet::Data(wire))),
+            ProcessState::Down => return,
         }
         self.journal.write(self.now, format_args!("m{member} from c{client}: {wire}"));
         self.remember_owner(client, &wire);
         self.steps += 1;
         let now = self.now;
         match wire {
-            Wire::Call { rpc, token, request } => {
+            EtcdMessage::Call { rpc, token, request } => {
                 self.store.cluster.handle_call(now, id, rpc, token.as_deref(), &request);
             }
-            Wire::Open { stream, kind, token } => {
+            EtcdMessage::Open { stream, kind, token } => {
                 self.store.cluster.handle_open(now, id, stream, kind, token.as_deref())
             }
-            Wire::Send { stream, message } => {
+            EtcdMessage::Send { stream, message } => {
                 self.store.cluster.handle_send(now, id, stream, &message);
                 if C::PROVES && self.store.cluster.parked_count() > 0 {
                     self.report(Rule::Contract, format!("client {client} watches from the past"));
                 }
             }
-            Wire::Close { stream } => self.store.cluster.handle_close(now, id, stream),
+            EtcdMessage::Close { stream } => self.store.cluster.handle_close(now, id, stream),
             // Only members send these.
-            Wire::Reply { .. } | Wire::Message { .. } | Wire::Ended { .. } => {}
+            EtcdMessage::Reply { .. } | EtcdMessage::Message { .. } | EtcdMessage::Ended { .. } => {}
         }
         self.pump_cluster();
     }
@@ -167,13 +167,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
         host.inbox.retain(|(link, _)| *link != id);
         if known {
             match host.state {
-                State::Paused => host.inbox.push_back((id, Packet::Close(Fault::Reset))),
-                State::Running => {
+                ProcessState::Paused => host.inbox.push_back((id, Packet::Close(Fault::Reset))),
+                ProcessState::Running => {
                     self.store.delayed_calls.retain(|_, (link, _)| *link != id);
                     self.hang_up(id);
                     self.pump_cluster();
                 }
-                State::Down => {}
+                ProcessState::Down => {}
             }
         }
         self.network.sweep();
@@ -202,13 +202,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
             let link = output.conn();
             match output {
                 ClusterOutput::Reply { rpc, reply, .. } => {
-                    self.answer(link, Wire::Reply { rpc, reply });
+                    self.answer(link, EtcdMessage::Reply { rpc, reply });
                 }
                 ClusterOutput::Message { stream, message, .. } => {
-                    self.answer(link, Wire::Message { stream, message });
+                    self.answer(link, EtcdMessage::Message { stream, message });
                 }
                 ClusterOutput::Ended { stream, status, .. } => {
-                    self.answer(link, Wire::Ended { stream, status });
+                    self.answer(link, EtcdMessage::Ended { stream, status });
                 }
                 ClusterOutput::Dropped { .. } => {
                     let why = if self.rng.one_in(2) { Fault::Closed } else { Fault::Reset };
@@ -226,19 +226,19 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     /// Sends what a member answers. One reply or message of a watch stream in four is late: an event
     /// may arrive after the reply to a younger read. The messages of one stream keep their order.
-    fn answer(&mut self, link: u64, wire: Wire) {
+    fn answer(&mut self, link: u64, wire: EtcdMessage) {
         let stream = wire.answered_stream();
-        let same = |earlier: &Wire| stream.is_some() && earlier.answered_stream() == stream;
+        let same = |earlier: &EtcdMessage| stream.is_some() && earlier.answered_stream() == stream;
         let earlier = self.store.delayed_replies.iter().rfind(|(_, (_, wire))| same(wire)).map(|((at, _), _)| *at);
         let late = match &wire {
-            Wire::Reply { .. } => self.store.late,
-            Wire::Message { message: StreamReceived::Watch(_), .. } => self.store.late.min(LATE_EVENT),
-            Wire::Message { message: StreamReceived::KeepAlive(_), .. }
-            | Wire::Ended { .. }
-            | Wire::Call { .. }
-            | Wire::Open { .. }
-            | Wire::Send { .. }
-            | Wire::Close { .. } => Duration::ZERO,
+            EtcdMessage::Reply { .. } => self.store.late,
+            EtcdMessage::Message { message: StreamReceived::Watch(_), .. } => self.store.late.min(LATE_EVENT),
+            EtcdMessage::Message { message: StreamReceived::KeepAlive(_), .. }
+            | EtcdMessage::Ended { .. }
+            | EtcdMessage::Call { .. }
+            | EtcdMessage::Open { .. }
+            | EtcdMessage::Send { .. }
+            | EtcdMessage::Close { .. } => Duration::ZERO,
         };
         let late = (!late.is_zero() && self.rng.one_in(4)).then(|| self.rng.duration(&(Duration::ZERO..late)));
         let own = late.map(|late| self.now + late);
@@ -268,7 +268,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 }
 
-impl<C: EtcdClient> World<Etcd<C>> {
+impl<C: EtcdClient> World<EtcdServers<C>> {
     pub(super) fn ended(&mut self, client: usize, id: u64, by_client: bool) {
         if let Some(conn) = self.network.links.get(&id).map(|link| link.conn) {
             self.forget_conn(client, conn);
@@ -280,7 +280,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    pub(super) fn receive(&mut self, client: usize, wire: Wire) {
+    pub(super) fn receive(&mut self, client: usize, wire: EtcdMessage) {
         let deleted: Vec<(Bytes, i64)> = wire.deletions().map(|(key, revision)| (key.clone(), revision)).collect();
         if !deleted.is_empty() {
             // Run due timers first, so that the machine's next action is its reaction.
@@ -292,19 +292,19 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         match wire {
-            Wire::Reply { rpc, reply } => {
+            EtcdMessage::Reply { rpc, reply } => {
                 if let Some(rpc) = self.store.rpcs.remove(&rpc) {
                     self.steps += 1;
                     process.machine.handle_reply(local, rpc, reply);
                 }
             }
-            Wire::Message { stream, message } => {
+            EtcdMessage::Message { stream, message } => {
                 if let Some(stream) = self.store.streams.get(&stream) {
                     self.steps += 1;
                     process.machine.handle_message(local, *stream, message);
                 }
             }
-            Wire::Ended { stream, status } => {
+            EtcdMessage::Ended { stream, status } => {
                 if let Some(stream) = self.store.streams.remove(&stream) {
                     process.own.streams.remove(&stream);
                     self.steps += 1;
@@ -312,7 +312,10 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 }
             }
             // Only clients send these.
-            Wire::Call { .. } | Wire::Open { .. } | Wire::Send { .. } | Wire::Close { .. } => {}
+            EtcdMessage::Call { .. }
+            | EtcdMessage::Open { .. }
+            | EtcdMessage::Send { .. }
+            | EtcdMessage::Close { .. } => {}
         }
         if !deleted.is_empty() {
             let looks = self.pump_calls(client);
@@ -321,8 +324,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 
     /// Notes of which deletions the client is told, unless the connection was replaced.
-    fn note_told(&mut self, client: usize, wire: &Wire, deleted: &[(Bytes, i64)]) {
-        let Wire::Message { stream, message: StreamReceived::Watch(response) } = wire else { return };
+    fn note_told(&mut self, client: usize, wire: &EtcdMessage, deleted: &[(Bytes, i64)]) {
+        let EtcdMessage::Message { stream, message: StreamReceived::Watch(response) } = wire else { return };
         let Some(stream) = self.store.streams.get(stream).copied() else { return };
         let own = &mut self.clients[client].own;
         let is_for_holders = !own.observing.contains(&(stream, response.watch_id));
@@ -335,8 +338,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    fn note_login_reply(&mut self, client: usize, wire: &Wire) {
-        let Wire::Reply { rpc: number, reply } = wire else { return };
+    fn note_login_reply(&mut self, client: usize, wire: &EtcdMessage) {
+        let EtcdMessage::Reply { rpc: number, reply } = wire else { return };
         let Some(password) = self.store.logins.remove(number) else { return };
         let Some(conn) = self.store.rpcs.get(number).map(|rpc| rpc.conn()) else { return };
         match reply {
@@ -419,14 +422,18 @@ impl<C: EtcdClient> World<Etcd<C>> {
                     self.store.logins.insert(number, login.password.as_str().into());
                     self.login_sent(client, rpc.conn(), &login.password);
                 }
-                self.send_wire(client, rpc.conn(), Wire::Call { rpc: number, token: reveal(token.as_ref()), request });
+                self.send_wire(
+                    client,
+                    rpc.conn(),
+                    EtcdMessage::Call { rpc: number, token: reveal(token.as_ref()), request },
+                );
             }
             Output::Open { stream, token } => {
                 self.journal.fingerprint.open(self.now, client, stream.conn(), stream.kind());
                 let number = self.next_number();
                 self.store.streams.insert(number, stream);
                 self.clients[client].own.streams.insert(stream, number);
-                let open = Wire::Open { stream: number, kind: stream.kind(), token: reveal(token.as_ref()) };
+                let open = EtcdMessage::Open { stream: number, kind: stream.kind(), token: reveal(token.as_ref()) };
                 self.send_wire(client, stream.conn(), open);
             }
             Output::Send { stream, message } => {
@@ -435,14 +442,14 @@ impl<C: EtcdClient> World<Etcd<C>> {
                     return self.halt(format!("client {client} sends {message:?} on a stream that is not open"));
                 };
                 self.note_message(client, stream, &message);
-                self.send_wire(client, stream.conn(), Wire::Send { stream: number, message });
+                self.send_wire(client, stream.conn(), EtcdMessage::Send { stream: number, message });
             }
             Output::Close { stream } => {
                 self.journal.fingerprint.close(self.now, client, stream.conn(), stream.kind());
                 if let Some(number) = self.clients[client].own.streams.remove(&stream) {
                     self.store.streams.remove(&number);
                     self.note_close(client, stream);
-                    self.send_wire(client, stream.conn(), Wire::Close { stream: number });
+                    self.send_wire(client, stream.conn(), EtcdMessage::Close { stream: number });
                 }
             }
             Output::Event { lock, event } => self.deliver_event(client, lock, event),
@@ -456,9 +463,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.store.number
     }
 
-    fn send_wire(&mut self, client: usize, conn: ConnId, wire: Wire) {
+    fn send_wire(&mut self, client: usize, conn: ConnId, wire: EtcdMessage) {
         // How often clients log in depends on the validity of their credentials.
-        let renews = self.logins.is_on() && matches!(wire, Wire::Call { request: Rpc::Authenticate(_), .. });
+        let renews = self.logins.is_on() && matches!(wire, EtcdMessage::Call { request: Rpc::Authenticate(_), .. });
         self.clients[client].own.sent += u64::from(!renews);
         self.checker.count_request(self.now, client, conn.node().index());
         let Some(id) = self.network.find(client, conn) else {

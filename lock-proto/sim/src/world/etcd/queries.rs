@@ -3,11 +3,11 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::{Etcd, EtcdClient};
+use super::{EtcdClient, EtcdServers};
 use crate::etcd::Cluster;
 use crate::world::World;
 
-impl<C: EtcdClient> World<Etcd<C>> {
+impl<C: EtcdClient> World<EtcdServers<C>> {
     /// Returns the cluster.
     #[must_use]
     pub const fn cluster_now(&self) -> &Cluster {

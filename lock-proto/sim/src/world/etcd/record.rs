@@ -4,8 +4,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 
 use super::label::lease;
-use super::wire::Wire;
-use super::{Etcd, EtcdClient};
+use super::wire::EtcdMessage;
+use super::{EtcdClient, EtcdServers};
 use crate::trace::Lane;
 use crate::world::World;
 use lock_proto::etcd::Rpc;
@@ -20,9 +20,9 @@ pub(super) struct Recorded {
     owners: BTreeMap<i64, usize>,
 }
 
-impl<C: EtcdClient> World<Etcd<C>> {
-    pub(super) fn remember_owner(&mut self, client: usize, wire: &Wire) {
-        if let Wire::Call { request: Rpc::Grant(grant), .. } = wire
+impl<C: EtcdClient> World<EtcdServers<C>> {
+    pub(super) fn remember_owner(&mut self, client: usize, wire: &EtcdMessage) {
+        if let EtcdMessage::Call { request: Rpc::Grant(grant), .. } = wire
             && self.recorder.is_on()
         {
             self.store.recorded_state.owners.insert(grant.id, client);

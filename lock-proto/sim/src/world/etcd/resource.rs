@@ -8,9 +8,9 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Etcd, EtcdClient, WriteAgain};
+use super::{EtcdClient, EtcdServers, WriteAgain};
 use crate::check::{Permit, Rule};
-use crate::trace::{Delivery, Lane, MessageId, What};
+use crate::trace::{Delivery, Lane, MessageId, TraceEvent};
 use crate::world::World;
 use crate::world::process::Input;
 use crate::world::store::Planned;
@@ -29,20 +29,20 @@ pub(crate) struct Write {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Resource {
+pub(super) struct LeaderResource {
     /// Newest grant whose write was accepted, by name.
     newest: BTreeMap<Arc<[u8]>, i64>,
     accepted: u64,
     refused: u64,
 }
 
-impl Resource {
+impl LeaderResource {
     pub(super) const fn counts(&self) -> (u64, u64) {
         (self.accepted, self.refused)
     }
 }
 
-impl<C: EtcdClient> World<Etcd<C>> {
+impl<C: EtcdClient> World<EtcdServers<C>> {
     /// Writes in a transaction that compares the holder's key. Panics if the lock is not held.
     pub(super) fn write_guarded(&mut self, client: usize, lock: LockId) {
         let owner =
@@ -93,7 +93,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let what = if accepted { "accepted" } else { "refused" };
         self.journal.write(self.now, format_args!("write of c{client} {lock} with {fence:?} {what}"));
         let shown = || format!("{}", name.escape_ascii());
-        self.recorder.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
+        self.recorder.note(self.now, || TraceEvent::Write { client, lock, name: shown(), fence, accepted });
         if accepted {
             self.store.resource.accepted += 1;
             let newest = self.store.resource.newest.entry(name).or_default();

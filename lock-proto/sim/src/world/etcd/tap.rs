@@ -6,8 +6,8 @@ use core::time::Duration;
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::wire::{Wire, deletes_nothing};
-use super::{Etcd, EtcdClient};
+use super::wire::{EtcdMessage, deletes_nothing};
+use super::{EtcdClient, EtcdServers};
 use crate::fingerprint::encoded;
 use crate::world::World;
 use lock_proto::ConnId;
@@ -18,7 +18,7 @@ pub(super) fn queue_of(key: &[u8]) -> &[u8] {
     &key[..key.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1)]
 }
 
-impl<C: EtcdClient> World<Etcd<C>> {
+impl<C: EtcdClient> World<EtcdServers<C>> {
     pub(super) fn note_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
         if let Rpc::Revoke(revoke) = request {
             self.clients[client].own.revoking.insert(number, revoke.id);
@@ -83,12 +83,12 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    pub(super) fn note_received(&mut self, client: usize, wire: &Wire, deleted: &[(Bytes, i64)]) {
+    pub(super) fn note_received(&mut self, client: usize, wire: &EtcdMessage, deleted: &[(Bytes, i64)]) {
         for (key, _) in deleted {
             self.clients[client].reasons.notified(queue_of(key).to_vec());
         }
         let (stream, number) = match wire {
-            Wire::Reply { rpc, reply } => {
+            EtcdMessage::Reply { rpc, reply } => {
                 let conn = self.store.rpcs.get(rpc).map(|known| known.conn());
                 if let Some(link) = conn.and_then(|conn| self.network.find(client, conn)) {
                     self.checker.reply_received(link, *rpc);
@@ -106,7 +106,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 }
                 return;
             }
-            Wire::Message { stream, message } => {
+            EtcdMessage::Message { stream, message } => {
                 let Some(stream) = self.store.streams.get(stream).copied() else { return };
                 let (answers, lease) = match message {
                     StreamReceived::KeepAlive(response) => {
@@ -127,7 +127,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 let Some(place) = pending.iter().position(|(_, other)| *other == lease) else { return };
                 (stream, pending.remove(place).0)
             }
-            Wire::Ended { .. } | Wire::Call { .. } | Wire::Open { .. } | Wire::Send { .. } | Wire::Close { .. } => {
+            EtcdMessage::Ended { .. }
+            | EtcdMessage::Call { .. }
+            | EtcdMessage::Open { .. }
+            | EtcdMessage::Send { .. }
+            | EtcdMessage::Close { .. } => {
                 return;
             }
         };

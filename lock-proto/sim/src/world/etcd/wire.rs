@@ -14,7 +14,7 @@ use lock_proto::etcd::{OwnerKey, Rpc, RpcReply, Status, StreamKind, StreamReceiv
 
 /// A message on a connection. The world numbers calls and streams.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Wire {
+pub(crate) enum EtcdMessage {
     // To the member.
     Call { rpc: u64, token: Option<Box<str>>, request: Rpc },
     Open { stream: u64, kind: StreamKind, token: Option<Box<str>> },
@@ -26,7 +26,7 @@ pub(crate) enum Wire {
     Ended { stream: u64, status: Status },
 }
 
-impl Wire {
+impl EtcdMessage {
     /// Returns the stream on which a member sends this.
     pub(super) const fn answered_stream(&self) -> Option<u64> {
         match self {
@@ -102,7 +102,7 @@ fn deletes(txn: &TxnRequest, key: &Bytes) -> bool {
         })
 }
 
-impl fmt::Display for Wire {
+impl fmt::Display for EtcdMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Call { request, .. } => show_call(f, request),

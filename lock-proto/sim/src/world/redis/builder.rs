@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Redis, RedisClient};
+use super::{RedisClient, RedisServers};
 use crate::redis::{NodeConfig, ScriptFn};
 use crate::world::Builder;
 use lock_proto::ClientId;
@@ -15,13 +15,13 @@ use lock_proto::Tls;
 use lock_proto::redis::{Config, Endpoint, Protocol};
 
 #[derive(Debug)]
-pub(crate) struct Setup {
+pub(crate) struct RedisSetup {
     pub(super) nodes: Vec<NodeConfig>,
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) gather: Duration,
 }
 
-impl Setup {
+impl RedisSetup {
     pub(super) fn new(nodes: usize) -> Self {
         // An hour of uptime is enough to count in a quorum.
         let hour = Duration::from_secs(3600);
@@ -51,7 +51,7 @@ fn port(i: usize) -> u16 {
     6379_u16.saturating_add(u16::try_from(i).unwrap_or(u16::MAX))
 }
 
-impl<C: RedisClient> Builder<Redis<C>> {
+impl<C: RedisClient> Builder<RedisServers<C>> {
     /// Changes the settings of node `i`.
     pub fn node(mut self, i: usize, change: impl FnOnce(NodeConfig) -> NodeConfig) -> Self {
         if let Some(config) = self.setup.nodes.get_mut(i) {
@@ -89,7 +89,7 @@ impl<C: RedisClient> Builder<Redis<C>> {
     pub fn machine<D: RedisClient>(
         self,
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<D, ConfigError> + 'static,
-    ) -> Builder<Redis<D>> {
+    ) -> Builder<RedisServers<D>> {
         self.with(make)
     }
 }

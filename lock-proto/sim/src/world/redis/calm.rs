@@ -5,10 +5,10 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Redis, RedisClient};
+use super::{RedisClient, RedisServers};
 use crate::check::Rule;
 use crate::redis::Condition;
-use crate::trace::State;
+use crate::trace::ProcessState;
 use crate::world::World;
 use crate::world::process::Input;
 use lock_proto::LockId;
@@ -17,14 +17,14 @@ use lock_proto::{Acquire, Wait};
 const CONDITIONS: [Condition; 4] =
     [Condition::OutOfMemory, Condition::ReadOnly, Condition::DiskError, Condition::Loading];
 
-impl<C: RedisClient> World<Redis<C>> {
+impl<C: RedisClient> World<RedisServers<C>> {
     /// Restarts all nodes with their data, ends refusals and partitions, and restores addresses.
     pub(super) fn calm_nodes(&mut self) {
         for node in 0..self.hosts.len() {
             match self.hosts[node].state {
-                State::Running => {}
-                State::Paused => self.resume_node(node),
-                State::Down => self.restart_node(node, true),
+                ProcessState::Running => {}
+                ProcessState::Paused => self.resume_node(node),
+                ProcessState::Down => self.restart_node(node, true),
             }
             // Idle clients connect again, and never come to rest.
             self.store.nodes[node].node.set_login_limit(self.now, None);
@@ -100,7 +100,7 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Returns whether a node is dead.
     #[must_use]
     pub fn is_down(&self, node: usize) -> bool {
-        self.hosts[node].state == State::Down
+        self.hosts[node].state == ProcessState::Down
     }
 
     /// Makes the application release a held or lost lock as soon as its process runs.

@@ -5,32 +5,32 @@ use alloc::format;
 use alloc::string::ToString as _;
 use core::time::Duration;
 
-use super::{Redis, RedisClient};
+use super::{RedisClient, RedisServers};
 use crate::direction::Direction;
 use crate::network::Packet;
 use crate::redis::{Condition, Node};
-use crate::trace::{Lane, State, What};
+use crate::trace::{Lane, ProcessState, TraceEvent};
 use crate::world::World;
 use crate::world::check::signed;
 use lock_proto::Fault;
 
-impl<C: RedisClient> World<Redis<C>> {
+impl<C: RedisClient> World<RedisServers<C>> {
     /// Pauses the server process, as by `SIGSTOP`. Its kernel still accepts connections and data.
     pub fn pause_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} paused"));
         self.note_fault();
-        if self.hosts[node].state == State::Running {
-            self.set_host(node, State::Paused);
+        if self.hosts[node].state == ProcessState::Running {
+            self.set_host(node, ProcessState::Paused);
         }
     }
 
     /// Resumes the server process. It first executes what has arrived, even on closed connections.
     pub fn resume_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} resumed"));
-        if self.hosts[node].state != State::Paused {
+        if self.hosts[node].state != ProcessState::Paused {
             return;
         }
-        self.set_host(node, State::Running);
+        self.set_host(node, ProcessState::Running);
         while let Some((id, packet)) = self.hosts[node].inbox.pop_front() {
             self.serve(id, node, packet);
         }
@@ -43,7 +43,7 @@ impl<C: RedisClient> World<Redis<C>> {
     pub fn kill_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} killed"));
         self.note_fault();
-        self.set_host(node, State::Down);
+        self.set_host(node, ProcessState::Down);
         self.hosts[node].clear();
         for id in self.network.of_node(node) {
             if let Some(link) = self.network.links.get_mut(&id) {
@@ -56,7 +56,7 @@ impl<C: RedisClient> World<Redis<C>> {
 
     /// Restarts the server process with its data or without.
     pub fn restart_node(&mut self, node: usize, keep_data: bool) {
-        if self.hosts[node].state != State::Down {
+        if self.hosts[node].state != ProcessState::Down {
             self.kill_node(node);
         }
         self.journal
@@ -69,7 +69,7 @@ impl<C: RedisClient> World<Redis<C>> {
             self.store.nodes[node].node.handle_disconnected(self.now, id);
         }
         self.store.nodes[node].update_deadline();
-        self.set_host(node, State::Running);
+        self.set_host(node, ProcessState::Running);
         self.data_changed(node);
         self.update_model();
     }
@@ -119,7 +119,7 @@ impl<C: RedisClient> World<Redis<C>> {
     pub fn jump_node_clock_forward(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set forward by {by:?}"));
         self.note_fault();
-        self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: signed(by) });
+        self.recorder.note(self.now, || TraceEvent::Clock { lane: Lane::Node(node), by: signed(by) });
         for node in self.store.nodes[node].with_replica() {
             node.jump_forward(self.now, by);
         }
@@ -131,7 +131,7 @@ impl<C: RedisClient> World<Redis<C>> {
     pub fn jump_node_clock_back(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set back by {by:?}"));
         self.note_fault();
-        self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: -signed(by) });
+        self.recorder.note(self.now, || TraceEvent::Clock { lane: Lane::Node(node), by: -signed(by) });
         for node in self.store.nodes[node].with_replica() {
             node.jump_back(self.now, by);
         }
@@ -159,7 +159,7 @@ impl<C: RedisClient> World<Redis<C>> {
     pub fn occupy(&mut self, node: usize, name: &str, list: bool, lifetime: Duration) {
         let key = self.clients.first().map(|process| process.machine.key(name.as_bytes()));
         let key: &[u8] = key.as_deref().unwrap_or(name.as_bytes());
-        if self.hosts[node].state != State::Running || self.store.nodes[node].node.exists(self.now, key) {
+        if self.hosts[node].state != ProcessState::Running || self.store.nodes[node].node.exists(self.now, key) {
             return;
         }
         let lifetime = lock_proto::time::millis_up(lifetime).max(1).to_string();

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::direction::Direction;
 use crate::network::Payload;
-use crate::redis::input::{self, Limits, Parsed};
+use crate::redis::input::{self, InputLimits, ParsedInput};
 use lock_proto::redis::script;
 
 impl Payload for Vec<u8> {
@@ -41,7 +41,7 @@ pub(super) fn command(args: &[Vec<u8>]) -> String {
 
 /// Summarizes the requests that a client sends. Data that does not begin a request becomes dots.
 fn requests(bytes: &[u8]) -> String {
-    let limits = Limits { max_bulk: bytes.len(), authenticated: true };
+    let limits = InputLimits { max_bulk: bytes.len(), authenticated: true };
     let (mut rest, mut text) = (bytes, String::new());
     while !rest.is_empty() && text.len() < 80 {
         if !text.is_empty() {
@@ -49,11 +49,11 @@ fn requests(bytes: &[u8]) -> String {
         }
         let mut args = Vec::new();
         match input::parse(rest, limits, &mut args) {
-            Parsed::Request { len } => {
+            ParsedInput::Request { len } => {
                 text.push_str(&request(&args));
                 rest = &rest[len.max(1)..];
             }
-            Parsed::Inline { .. } | Parsed::Incomplete | Parsed::Broken(_) => {
+            ParsedInput::Inline { .. } | ParsedInput::Incomplete | ParsedInput::Broken(_) => {
                 text.push('…');
                 break;
             }

@@ -23,25 +23,25 @@ use core::time::Duration;
 
 use super::IDLE_TIMEOUT;
 use super::World as AnyWorld;
-use super::bytes::{ByteServers, Chore, Write};
+use super::bytes::{ByteServers, BytesWrite, Chore};
 use super::check::contains;
-use super::handover::Cause;
+use super::handover::CallCause;
 use super::process::Process;
-use super::store::{Events, Judge, ServerKind, Services, Store};
+use super::store::{Events, Judge, ServerKind, Services, SimStore};
 use crate::check::Rule;
 use crate::journal::Keep;
 use crate::network::Packet;
 use crate::redis::{Node, NodeConfig};
 use crate::rng::Rng;
-use builder::Setup;
+use builder::RedisSetup;
 use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::redis::{CLIENT_PART, Client, Config, Identity};
 use lock_proto::{ClientId, ConnId, LockId};
 use lock_proto::{Event, Grant};
-use model::{Model, has_token};
+use model::{LockModel, has_token};
 use server::Server;
-use tap::Tap;
+use tap::RedisTap;
 use truth::Truth;
 
 pub use client::RedisClient;
@@ -49,13 +49,13 @@ pub use client::RedisClient;
 /// A [`world::World`](super::World) of Redis nodes and [`Client`] machines.
 ///
 /// It also checks that no client shortens the TTL of a key.
-pub type World<C = Client> = AnyWorld<Redis<C>>;
+pub type World<C = Client> = AnyWorld<RedisServers<C>>;
 /// Builds a [`World`].
-pub type Builder<C = Client> = super::Builder<Redis<C>>;
+pub type Builder<C = Client> = super::Builder<RedisServers<C>>;
 
 /// The Redis nodes of a [`World`].
 #[derive(Clone, Debug)]
-pub struct Redis<C = Client> {
+pub struct RedisServers<C = Client> {
     nodes: Vec<Server>,
     names: BTreeSet<Arc<[u8]>>,
     /// Fence counter keys of all clients.
@@ -64,33 +64,33 @@ pub struct Redis<C = Client> {
     redirects: BTreeMap<(usize, usize), usize>,
     gather: Duration,
     /// The naive model that runs beside the clients, if it does.
-    model: Option<Box<Model>>,
+    model: Option<Box<LockModel>>,
     truth: Truth,
     clients: PhantomData<C>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Own {
+pub(crate) struct RedisParts {
     /// Why the host has a write scheduled, if it has.
-    pending_flush: Option<Cause>,
+    pending_flush: Option<CallCause>,
     request_timeout: Duration,
     /// A node that may have lost a lock does not vote for so long.
     quarantine: Duration,
-    taps: BTreeMap<u64, Tap>,
+    taps: BTreeMap<u64, RedisTap>,
     token_prefix: Vec<u8>,
 }
 
-impl<C: RedisClient> Store for Redis<C> {
+impl<C: RedisClient> SimStore for RedisServers<C> {
     type Client = C;
     type Config = Config;
 }
 
-impl<C: RedisClient> ServerKind for Redis<C> {
-    type Setup = Setup;
+impl<C: RedisClient> ServerKind for RedisServers<C> {
+    type Setup = RedisSetup;
     type Packet = Vec<u8>;
-    type Own = Own;
+    type Own = RedisParts;
     type Chore = Chore;
-    type Write = Write;
+    type Write = BytesWrite;
     const USER: &str = "default";
     const ONE_LOGIN: bool = false;
     const NODE: char = 'n';
@@ -103,17 +103,17 @@ impl<C: RedisClient> ServerKind for Redis<C> {
     const FORGETS_RESET: bool = true;
     const EXCUSED: &[Rule] = C::EXCUSED;
 
-    fn plain(setup: &mut Setup, _: &mut Rng, tls: bool) -> (usize, Config) {
+    fn plain(setup: &mut RedisSetup, _: &mut Rng, tls: bool) -> (usize, Config) {
         if tls {
             setup.connect_by_tls();
         }
         (setup.nodes.len(), Config::new(setup.endpoints.iter().cloned()).idle_timeout(IDLE_TIMEOUT))
     }
 
-    fn own(id: ClientId, config: &Config) -> Own {
+    fn own(id: ClientId, config: &Config) -> RedisParts {
         let mut token_prefix = Identity::new(id, &config.prefix).token(0).to_string().into_bytes();
         token_prefix.truncate(CLIENT_PART);
-        Own {
+        RedisParts {
             pending_flush: None,
             request_timeout: config.request_timeout,
             quarantine: config.store.quarantine,
@@ -122,7 +122,7 @@ impl<C: RedisClient> ServerKind for Redis<C> {
         }
     }
 
-    fn servers(setup: Setup, keep: Keep, clients: &[Process<Self>]) -> Self {
+    fn servers(setup: RedisSetup, keep: Keep, clients: &[Process<Self>]) -> Self {
         let counter = |process: &Process<Self>| {
             Identity::new(ClientId::from_bits(0), process.machine.info().prefix).fence_key().to_vec()
         };
@@ -147,7 +147,7 @@ impl<C: RedisClient> ServerKind for Redis<C> {
         }
     }
 
-    fn silence(own: &Own) -> Duration {
+    fn silence(own: &RedisParts) -> Duration {
         own.request_timeout
     }
 
@@ -168,7 +168,7 @@ impl<C: RedisClient> ServerKind for Redis<C> {
     }
 }
 
-impl<C: RedisClient> Events for Redis<C> {
+impl<C: RedisClient> Events for RedisServers<C> {
     fn begin(w: &mut World<C>) {
         for client in 0..w.clients.len() {
             w.pump_client(client);
@@ -213,7 +213,7 @@ impl<C: RedisClient> Events for Redis<C> {
     }
 }
 
-impl<C: RedisClient> Services for Redis<C> {
+impl<C: RedisClient> Services for RedisServers<C> {
     fn do_chore(w: &mut World<C>, client: usize, chore: Chore) {
         w.do_byte_chore(client, chore);
     }
@@ -222,7 +222,7 @@ impl<C: RedisClient> Services for Redis<C> {
         w.write_with_token(client, lock);
     }
 
-    fn write_arrives(w: &mut World<C>, write: Write) {
+    fn write_arrives(w: &mut World<C>, write: BytesWrite) {
         w.byte_write_arrives(write);
     }
 
@@ -237,7 +237,7 @@ impl<C: RedisClient> Services for Redis<C> {
     }
 }
 
-impl<C: RedisClient> Judge for Redis<C> {
+impl<C: RedisClient> Judge for RedisServers<C> {
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
         // A quorum has no single order.
         let Event::Granted(grant) = event else { return None };
@@ -312,12 +312,12 @@ impl<C: RedisClient> Judge for Redis<C> {
     }
 }
 
-impl<C: RedisClient> ByteServers for Redis<C> {
+impl<C: RedisClient> ByteServers for RedisServers<C> {
     fn gather(&self) -> Duration {
         self.gather
     }
 
-    fn pending_flush(own: &mut Own) -> &mut Option<Cause> {
+    fn pending_flush(own: &mut RedisParts) -> &mut Option<CallCause> {
         &mut own.pending_flush
     }
 
@@ -335,7 +335,7 @@ impl<C: RedisClient> ByteServers for Redis<C> {
 impl World {
     /// Returns a builder for this many Redis nodes: one, or an odd number for a quorum.
     pub fn redis(nodes: usize) -> Builder {
-        Builder::new(Setup::new(nodes), Client::new)
+        Builder::new(RedisSetup::new(nodes), Client::new)
     }
 }
 

@@ -11,10 +11,10 @@ use alloc::string::{String, ToString as _};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::{Redis, RedisClient};
+use super::{RedisClient, RedisServers};
 use crate::check::{Rule, Stage};
 use crate::model::{End, Polling, show};
-use crate::record::Record;
+use crate::record::HistoryRecord;
 use crate::world::World;
 use crate::world::process::Process;
 use lock_proto::Instant;
@@ -25,12 +25,12 @@ use lock_proto::{Answer, Event, Expiry, Failure, Loss, Release, Wait};
 const ROUNDING_MS: u64 = 2;
 
 #[derive(Clone, Debug)]
-pub(super) struct Model {
+pub(super) struct LockModel {
     /// Nothing fails in this run, so every request is answered.
     quiet: bool,
-    names: BTreeMap<Arc<[u8]>, Name>,
+    names: BTreeMap<Arc<[u8]>, ModelName>,
     /// Acquisitions that are not over.
-    live: BTreeMap<(usize, LockId), Seen>,
+    live: BTreeMap<(usize, LockId), LastSeen>,
     /// When acquisitions ended.
     ended: BTreeMap<(usize, LockId), Instant>,
     /// All acquisitions of each client.
@@ -41,7 +41,7 @@ pub(super) struct Model {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Name {
+struct ModelName {
     lock: Polling,
     /// When something else than clients and expiry last changed the key.
     disturbed: Option<Instant>,
@@ -49,7 +49,7 @@ struct Name {
 
 /// An acquisition, as last seen.
 #[derive(Clone, Debug)]
-struct Seen {
+struct LastSeen {
     since: Instant,
     events: usize,
     token: Option<Vec<u8>>,
@@ -57,22 +57,22 @@ struct Seen {
     release: Option<Instant>,
 }
 
-impl Name {
+impl ModelName {
     /// An acquisition that waited or held then may be in any state.
-    fn is_excused(&self, seen: &Seen) -> bool {
+    fn is_excused(&self, seen: &LastSeen) -> bool {
         self.disturbed.is_some_and(|at| at >= seen.since)
     }
 }
 
-impl<C: RedisClient> World<Redis<C>> {
+impl<C: RedisClient> World<RedisServers<C>> {
     /// Runs the naive model beside the clients of the first node from now on. It reports
-    /// differences as [`Rule::Model`].
+    /// differences as [`Rule::LockModel`].
     ///
     /// `quiet`: nothing will fail, so that every request is answered.
     pub fn compare_with_model(&mut self, quiet: bool) {
         let known = self.clients.iter().map(|_| BTreeSet::new()).collect();
         let (names, live, ended) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let model = Model { quiet, names, live, ended, known, looked: self.now, found: Vec::new() };
+        let model = LockModel { quiet, names, live, ended, known, looked: self.now, found: Vec::new() };
         self.store.model = Some(Box::new(model));
     }
 
@@ -96,7 +96,7 @@ impl<C: RedisClient> World<Redis<C>> {
         self.with_model(|model, w| model.adopt(w, true));
     }
 
-    fn with_model(&mut self, f: impl FnOnce(&mut Model, &Self)) {
+    fn with_model(&mut self, f: impl FnOnce(&mut LockModel, &Self)) {
         let Some(mut model) = self.store.model.take() else { return };
         f(&mut model, self);
         for text in model.found.drain(..) {
@@ -129,19 +129,19 @@ impl<C: RedisClient> World<Redis<C>> {
         name: &'a [u8],
         token: &'a [u8],
     ) -> impl Iterator<Item = (LockId, Stage)> {
-        let process: &Process<Redis<C>> = &self.clients[client];
+        let process: &Process<RedisServers<C>> = &self.clients[client];
         self.checker.live(client).filter(move |(lock, _)| {
             process.records.get(lock).is_some_and(|record| *record.name == *name && has_token(record, token))
         })
     }
 }
 
-pub(super) fn has_token(record: &Record, token: &[u8]) -> bool {
+pub(super) fn has_token(record: &HistoryRecord, token: &[u8]) -> bool {
     record.grant.as_ref().is_some_and(|grant| grant.token.to_string().as_bytes() == token)
 }
 
-impl Model {
-    fn meet_acquisitions<C: RedisClient>(&mut self, w: &World<Redis<C>>) {
+impl LockModel {
+    fn meet_acquisitions<C: RedisClient>(&mut self, w: &World<RedisServers<C>>) {
         for (client, process) in w.clients.iter().enumerate() {
             if process.records.len() == self.known[client].len() {
                 continue;
@@ -149,7 +149,7 @@ impl Model {
             for (lock, record) in &process.records {
                 if self.known[client].insert(*lock) {
                     self.names.entry(record.name.clone()).or_default();
-                    let seen = Seen { since: self.looked, events: 0, token: None, release: None };
+                    let seen = LastSeen { since: self.looked, events: 0, token: None, release: None };
                     self.live.insert((client, *lock), seen);
                 }
             }
@@ -157,9 +157,9 @@ impl Model {
     }
 
     /// Applies what the server did to each key as an operation of the naive lock.
-    fn follow_server<C: RedisClient>(&mut self, w: &World<Redis<C>>) {
+    fn follow_server<C: RedisClient>(&mut self, w: &World<RedisServers<C>>) {
         let (now, wall) = (w.now, w.wall_ms());
-        for (name, Name { lock, .. }) in &mut self.names {
+        for (name, ModelName { lock, .. }) in &mut self.names {
             lock.expire(now, wall);
             let found = w.content(name);
             if found == lock.holder() {
@@ -192,10 +192,10 @@ impl Model {
     }
 
     /// Takes the keys as they are.
-    fn adopt<C: RedisClient>(&mut self, w: &World<Redis<C>>, disturbs_all: bool) {
+    fn adopt<C: RedisClient>(&mut self, w: &World<RedisServers<C>>, disturbs_all: bool) {
         self.meet_acquisitions(w);
         let (now, wall) = (w.now, w.wall_ms());
-        for (name, Name { lock, disturbed }) in &mut self.names {
+        for (name, ModelName { lock, disturbed }) in &mut self.names {
             if !disturbs_all {
                 lock.expire(now, wall);
             }
@@ -209,7 +209,7 @@ impl Model {
         }
     }
 
-    fn follow_clients<C: RedisClient>(&mut self, w: &World<Redis<C>>) {
+    fn follow_clients<C: RedisClient>(&mut self, w: &World<RedisServers<C>>) {
         let (mut live, mut ended) = (core::mem::take(&mut self.live), Vec::new());
         live.retain(|(client, lock), seen| {
             let Some(record) = w.clients[*client].records.get(lock) else { return false };
@@ -242,12 +242,12 @@ impl Model {
     /// A client that believes to hold the lock is the holder by the truth of the server.
     fn holds<C: RedisClient>(
         &self,
-        w: &World<Redis<C>>,
+        w: &World<RedisServers<C>>,
         client: usize,
         lock: LockId,
         stage: Stage,
-        record: &Record,
-        seen: &Seen,
+        record: &HistoryRecord,
+        seen: &LastSeen,
     ) -> Result<(), String> {
         let (Some(name), Some(token)) = (self.names.get(&record.name), &seen.token) else { return Ok(()) };
         if !matches!(stage, Stage::Offered | Stage::Held) || name.is_excused(seen) {
@@ -267,10 +267,10 @@ impl Model {
     /// Returns whether the client had another acquisition of the same lock at some time since then.
     fn has_rival<C: RedisClient>(
         &self,
-        w: &World<Redis<C>>,
+        w: &World<RedisServers<C>>,
         client: usize,
         lock: LockId,
-        record: &Record,
+        record: &HistoryRecord,
         since: Instant,
     ) -> bool {
         let mut others = w.clients[client].records.iter().filter(|(other, _)| **other != lock);
@@ -282,7 +282,13 @@ impl Model {
     /// Returns whether the client may yield to the waiter of another client that its last release
     /// of this lock has woken. A short wait can end before it asks.
     // A7
-    fn yields<C: RedisClient>(&self, w: &World<Redis<C>>, client: usize, lock: LockId, record: &Record) -> bool {
+    fn yields<C: RedisClient>(
+        &self,
+        w: &World<RedisServers<C>>,
+        client: usize,
+        lock: LockId,
+        record: &HistoryRecord,
+    ) -> bool {
         let mut others = w.clients[client].records.iter().filter(|(other, _)| **other != lock);
         others.any(|(_, other)| other.name == record.name && other.grant.is_some())
     }
@@ -290,11 +296,11 @@ impl Model {
     /// Compares an event with what the naive lock went through.
     fn judge<C: RedisClient>(
         &self,
-        w: &World<Redis<C>>,
+        w: &World<RedisServers<C>>,
         client: usize,
         lock: LockId,
-        record: &Record,
-        seen: &Seen,
+        record: &HistoryRecord,
+        seen: &LastSeen,
         event: &Event,
     ) -> Result<(), String> {
         let Some(name) = self.names.get(&record.name).filter(|name| !name.is_excused(seen)) else { return Ok(()) };
@@ -350,12 +356,12 @@ impl Model {
     #[expect(clippy::too_many_arguments, reason = "an acquisition and its release")]
     fn released<C: RedisClient>(
         &self,
-        w: &World<Redis<C>>,
+        w: &World<RedisServers<C>>,
         client: usize,
         lock: LockId,
-        name: &Name,
-        record: &Record,
-        seen: &Seen,
+        name: &ModelName,
+        record: &HistoryRecord,
+        seen: &LastSeen,
         outcome: Release,
     ) -> Result<(), String> {
         let Some(token) = &seen.token else { return Err("released without a grant".into()) };
@@ -389,7 +395,7 @@ impl Model {
 }
 
 /// Returns an error if an application still has the lock whose token a client deleted.
-fn may_delete<C: RedisClient>(w: &World<Redis<C>>, name: &[u8], token: &[u8]) -> Result<(), String> {
+fn may_delete<C: RedisClient>(w: &World<RedisServers<C>>, name: &[u8], token: &[u8]) -> Result<(), String> {
     for client in 0..w.clients.len() {
         let guarded = |stage| matches!(stage, Stage::Offered | Stage::Held | Stage::Lost);
         if let Some((lock, stage)) = w.with_token(client, name, token).find(|(_, stage)| guarded(*stage)) {
@@ -403,7 +409,7 @@ fn may_delete<C: RedisClient>(w: &World<Redis<C>>, name: &[u8], token: &[u8]) ->
 }
 
 /// Returns the longest TTL in ms that the client of this token has asked for under the name.
-fn longest_ttl<C: RedisClient>(w: &World<Redis<C>>, name: &[u8], token: Option<&[u8]>) -> Option<u64> {
+fn longest_ttl<C: RedisClient>(w: &World<RedisServers<C>>, name: &[u8], token: Option<&[u8]>) -> Option<u64> {
     let owner =
         w.clients.iter().find(|process| token.is_some_and(|token| token.starts_with(&process.own.token_prefix)))?;
     let ttls = owner.records.values().filter(|record| *record.name == *name).map(|record| record.wanted_ttl);

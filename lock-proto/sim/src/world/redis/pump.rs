@@ -6,24 +6,24 @@ use alloc::vec::Vec;
 
 use super::label::command;
 use super::model::has_token;
-use super::tap::{Request, Response, reply_len};
-use super::{Redis, RedisClient};
+use super::tap::{Response, TappedRequest, reply_len};
+use super::{RedisClient, RedisServers};
 use crate::check::{Rule, TAKE};
 use crate::direction::Direction;
 use crate::network::Packet;
-use crate::trace::State;
+use crate::trace::ProcessState;
 use crate::world::World;
-use crate::world::handover::Cause;
+use crate::world::handover::CallCause;
 use crate::world::process::Process;
 use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::redis::Key;
 use lock_proto::{ConnId, LockId};
 
-impl<C: RedisClient> World<Redis<C>> {
+impl<C: RedisClient> World<RedisServers<C>> {
     /// Returns a node's next deadline, or `None` while it does not run.
     pub(super) fn node_deadline(&self, node: usize) -> Option<Instant> {
-        self.store.nodes[node].next.filter(|_| self.hosts[node].state == State::Running)
+        self.store.nodes[node].next.filter(|_| self.hosts[node].state == ProcessState::Running)
     }
 
     pub(super) fn due_node(&self) -> Option<usize> {
@@ -87,7 +87,7 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 
     pub(super) fn work_ends_at(&self, node: usize) -> Option<Instant> {
-        self.hosts[node].busy_until.filter(|_| self.hosts[node].state == State::Running)
+        self.hosts[node].busy_until.filter(|_| self.hosts[node].state == ProcessState::Running)
     }
 
     pub(super) fn free_node(&self) -> Option<usize> {
@@ -219,12 +219,12 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 }
 
-fn is_idle_owner<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> bool {
-    let is_idle = process.state == State::Running && process.stopped.is_none() && !process.machine.has_work();
+fn is_idle_owner<C: RedisClient>(process: &Process<RedisServers<C>>, value: &[u8]) -> bool {
+    let is_idle = process.state == ProcessState::Running && process.stopped.is_none() && !process.machine.has_work();
     is_idle && value.starts_with(&process.own.token_prefix)
 }
 
-impl<C: RedisClient> World<Redis<C>> {
+impl<C: RedisClient> World<RedisServers<C>> {
     /// Also while the rules are waived: after the faults they hold again.
     fn watches_requests(&self) -> bool {
         self.expected.once || self.logins.is_on() || !C::EXCUSED.contains(&Rule::Validity)
@@ -239,21 +239,21 @@ impl<C: RedisClient> World<Redis<C>> {
         let process = &mut self.clients[client];
         for (number, request) in process.own.taps.entry(id).or_default().sent(bytes) {
             match request {
-                Request::Take { keys, waits } => {
+                TappedRequest::Take { keys, waits } => {
                     for key in keys {
                         // An attempt has the same cause on every node. A waiter's first attempt is
                         // not a poll, even if it was delayed.
                         if node == 0 {
-                            process.reasons.requested(&key, if waits { self.cause } else { Cause::Application });
+                            process.reasons.requested(&key, if waits { self.cause } else { CallCause::Application });
                         }
                         self.checker.request_sent(self.now, client, id, number, TAKE, key);
                     }
                 }
-                Request::Work(kind, words) | Request::Extend { kind, words, .. } => {
+                TappedRequest::Work(kind, words) | TappedRequest::Extend { kind, words, .. } => {
                     self.checker.request_sent(self.now, client, id, number, kind, words)
                 }
-                Request::Login(password) => logins.push(password),
-                Request::Wait | Request::Other => {}
+                TappedRequest::Login(password) => logins.push(password),
+                TappedRequest::Wait | TappedRequest::Other => {}
             }
         }
         for password in logins {

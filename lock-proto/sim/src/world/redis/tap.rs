@@ -5,21 +5,21 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::str::FromStr;
 
-use crate::redis::input::{self, Limits, Parsed};
+use crate::redis::input::{self, InputLimits, ParsedInput};
 use lock_proto::redis::script::{self, Script};
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tap {
+pub(super) struct RedisTap {
     /// Sent bytes of an incomplete request.
     sent: Vec<u8>,
     /// Received bytes of an incomplete reply.
     received: Vec<u8>,
-    pending: VecDeque<Request>,
+    pending: VecDeque<TappedRequest>,
     number: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum TappedRequest {
     /// Takes the locks under these keys. `waits` also marks that a client is waiting, as all
     /// attempts but the first do.
     Take {
@@ -52,15 +52,15 @@ pub(super) enum Response {
     Signal(Vec<u8>),
 }
 
-impl Tap {
+impl RedisTap {
     /// Adds sent bytes. Returns the requests that are now complete, with their numbers.
-    pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, Request)> {
+    pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, TappedRequest)> {
         self.sent.extend_from_slice(bytes);
         let (mut at, mut found) = (0, Vec::new());
         loop {
-            let limits = Limits { max_bulk: self.sent.len(), authenticated: true };
+            let limits = InputLimits { max_bulk: self.sent.len(), authenticated: true };
             let mut args = Vec::new();
-            let Parsed::Request { len } = input::parse(&self.sent[at..], limits, &mut args) else { break };
+            let ParsedInput::Request { len } = input::parse(&self.sent[at..], limits, &mut args) else { break };
             let request = classify(&args);
             self.number += 1;
             self.pending.push_back(request.clone());
@@ -83,15 +83,17 @@ impl Tap {
             }
             let number = self.number + 1 - self.pending.len() as u64;
             match self.pending.pop_front() {
-                Some(Request::Wait) => found.extend(list(reply).map(Response::Signal)),
-                Some(Request::Login(password)) => {
+                Some(TappedRequest::Wait) => found.extend(list(reply).map(Response::Signal)),
+                Some(TappedRequest::Login(password)) => {
                     found.push(Response::Login(password, !reply.starts_with(b"-WRONGPASS")))
                 }
-                Some(Request::Extend { locks, .. }) => {
+                Some(TappedRequest::Extend { locks, .. }) => {
                     found.extend(lost(reply, locks));
                     found.push(Response::Reply(number));
                 }
-                Some(Request::Take { .. } | Request::Work(..) | Request::Other) => found.push(Response::Reply(number)),
+                Some(TappedRequest::Take { .. } | TappedRequest::Work(..) | TappedRequest::Other) => {
+                    found.push(Response::Reply(number))
+                }
                 None => {}
             }
         }
@@ -104,38 +106,38 @@ fn is(script: &Script, code: &[u8]) -> bool {
     code == script.sha1.as_bytes() || code == script.source.as_bytes()
 }
 
-fn classify(args: &[&[u8]]) -> Request {
+fn classify(args: &[&[u8]]) -> TappedRequest {
     match args {
-        [b"SET", key, ..] => Request::Take { keys: vec![key.to_vec()], waits: false },
-        [b"BLPOP", ..] => Request::Wait,
+        [b"SET", key, ..] => TappedRequest::Take { keys: vec![key.to_vec()], waits: false },
+        [b"BLPOP", ..] => TappedRequest::Wait,
         [b"EVAL" | b"EVALSHA", code, _, key, rest @ ..] if is(&script::TAKE, code) => {
             let waits = rest.iter().any(|arg| arg.strip_suffix(b":lock-proto:waiting") == Some(key));
-            Request::Take { keys: vec![key.to_vec()], waits }
+            TappedRequest::Take { keys: vec![key.to_vec()], waits }
         }
         [b"EVAL" | b"EVALSHA", code, count, rest @ ..] if is(&script::TAKE_FREE, code) => {
             // The keys, one token for each, and two arguments. With fencing the counter is a key.
             let keys = number(count).unwrap_or(0);
             let tokens = rest.len().saturating_sub(keys + 2);
-            Request::Take { keys: rest.iter().take(tokens).map(|key| key.to_vec()).collect(), waits: false }
+            TappedRequest::Take { keys: rest.iter().take(tokens).map(|key| key.to_vec()).collect(), waits: false }
         }
         [b"EVAL" | b"EVALSHA", code, count, rest @ ..] if is(&script::EXTEND, code) => {
             let (key, token) = (rest.first(), rest.get(number(count).unwrap_or(0)));
             let locks = key.zip(token).map(|(key, token)| (key.to_vec(), token.to_vec())).into_iter().collect();
-            Request::Extend { kind: script::EXTEND.name, words: rest.join(&b' '), locks }
+            TappedRequest::Extend { kind: script::EXTEND.name, words: rest.join(&b' '), locks }
         }
         [b"EVAL" | b"EVALSHA", code, count, rest @ ..] if is(&script::EXTEND_MANY, code) => {
             let (keys, tokens) = rest.split_at(number(count).unwrap_or(0).min(rest.len()));
             let locks = keys.iter().zip(tokens).map(|(key, token)| (key.to_vec(), token.to_vec())).collect();
-            Request::Extend { kind: script::EXTEND_MANY.name, words: rest.join(&b' '), locks }
+            TappedRequest::Extend { kind: script::EXTEND_MANY.name, words: rest.join(&b' '), locks }
         }
         [b"EVAL" | b"EVALSHA", code, rest @ ..] => {
             let known = script::ALL.iter().find(|script| is(script, code));
-            known.map_or(Request::Other, |script| Request::Work(script.name, rest.join(&b' ')))
+            known.map_or(TappedRequest::Other, |script| TappedRequest::Work(script.name, rest.join(&b' ')))
         }
         [b"AUTH", password] | [b"AUTH", _, password] | [b"HELLO", _, b"AUTH", _, password, ..] => {
-            Request::Login(password.to_vec())
+            TappedRequest::Login(password.to_vec())
         }
-        _ => Request::Other,
+        _ => TappedRequest::Other,
     }
 }
 
@@ -191,21 +193,21 @@ mod tests {
 
     #[test]
     fn requests_and_replies_are_recognized_in_any_fragmentation() {
-        let mut tap = Tap::default();
+        let mut tap = RedisTap::default();
         let sha = script::TAKE.sha1.as_bytes();
         let take = request(&[b"EVALSHA", sha, b"2", b"a", b"a:lock-proto:waiting", b"token"]);
         let set = request(&[b"SET", b"b", b"token", b"NX", b"PX", b"100"]);
         let all = [&take[..], &set[..], &request(&[b"BLPOP", b"l", b"0"])].concat();
         let (first, rest) = all.split_at(take.len() + 3);
-        assert_eq!(tap.sent(first), [(1, Request::Take { keys: vec![b"a".to_vec()], waits: true })]);
+        assert_eq!(tap.sent(first), [(1, TappedRequest::Take { keys: vec![b"a".to_vec()], waits: true })]);
         let taken =
-            |keys: &[&[u8]]| Request::Take { keys: keys.iter().map(|key| key.to_vec()).collect(), waits: false };
-        assert_eq!(tap.sent(rest), [(2, taken(&[b"b"])), (3, Request::Wait)]);
+            |keys: &[&[u8]]| TappedRequest::Take { keys: keys.iter().map(|key| key.to_vec()).collect(), waits: false };
+        assert_eq!(tap.sent(rest), [(2, taken(&[b"b"])), (3, TappedRequest::Wait)]);
         let replies = b"*2\r\n:1\r\n$2\r\nab\r\n+OK\r\n*2\r\n$1\r\nl\r\n$1\r\n1\r\n";
         let responses: Vec<Response> = replies.iter().flat_map(|byte| tap.received(&[*byte])).collect();
         assert_eq!(responses, [Response::Reply(1), Response::Reply(2), Response::Signal(b"l".to_vec())]);
         // A wait that times out yields no signal.
-        assert_eq!(tap.sent(&request(&[b"BLPOP", b"l", b"0"])), [(4, Request::Wait)]);
+        assert_eq!(tap.sent(&request(&[b"BLPOP", b"l", b"0"])), [(4, TappedRequest::Wait)]);
         assert_eq!(tap.received(b"*-1\r\n"), vec![]);
         assert!(tap.pending.is_empty() && tap.received.is_empty() && tap.sent.is_empty());
         // Several locks in one script, without and with fencing tokens.

@@ -12,13 +12,13 @@ use lock_proto::Instant;
 use lock_proto::zookeeper::Config;
 
 /// Settings of the servers. Their clocks keep true time.
-pub(crate) struct Setup {
+pub(crate) struct ZooKeeperSetup {
     pub(super) members: usize,
     change: Box<dyn FnOnce(EnsembleConfig) -> EnsembleConfig>,
     seed: u64,
 }
 
-impl Setup {
+impl ZooKeeperSetup {
     pub(super) fn new(members: usize) -> Self {
         Self { members: members.max(1), change: Box::new(|config| config), seed: 0 }
     }

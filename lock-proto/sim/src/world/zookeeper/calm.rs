@@ -8,7 +8,7 @@ use core::time::Duration;
 use super::queue_log::split_number;
 use super::{Zookeeper, ZookeeperClient};
 use crate::check::Rule;
-use crate::trace::State;
+use crate::trace::ProcessState;
 use crate::world::World;
 use crate::world::calm::LONGEST_RECHECK;
 use crate::zookeeper::Condition;
@@ -19,9 +19,9 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     pub(super) fn calm_members(&mut self) {
         for member in 0..self.hosts.len() {
             match self.hosts[member].state {
-                State::Running => {}
-                State::Paused => self.resume_member(member),
-                State::Down => self.start_member(member),
+                ProcessState::Running => {}
+                ProcessState::Paused => self.resume_member(member),
+                ProcessState::Down => self.start_member(member),
             }
             self.rejoin_member(member);
             self.delay_member(member, Duration::ZERO);

@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::{Zookeeper, ZookeeperClient};
 use crate::direction::Direction;
 use crate::network::Packet;
-use crate::trace::{Lane, State};
+use crate::trace::{Lane, ProcessState};
 use crate::world::World;
 use crate::zookeeper::{Condition, Ensemble};
 use lock_proto::Fault;
@@ -16,18 +16,18 @@ use lock_proto::Instant;
 impl<C: ZookeeperClient> World<Zookeeper<C>> {
     /// Pauses the member's process, as by `SIGSTOP`. Its kernel still accepts connections and data.
     pub fn pause_member(&mut self, member: usize) {
-        if self.hosts[member].state == State::Running {
-            self.set_host(member, State::Paused);
+        if self.hosts[member].state == ProcessState::Running {
+            self.set_host(member, ProcessState::Paused);
             self.on_member(member, "paused", Ensemble::freeze);
         }
     }
 
     /// Resumes the member's process, which then handles the data that has arrived.
     pub fn resume_member(&mut self, member: usize) {
-        if self.hosts[member].state != State::Paused {
+        if self.hosts[member].state != ProcessState::Paused {
             return;
         }
-        self.set_host(member, State::Running);
+        self.set_host(member, ProcessState::Running);
         self.on_member(member, "resumed", Ensemble::thaw);
         while let Some((id, packet)) = self.hosts[member].inbox.pop_front() {
             self.receive_on_member(id, packet);
@@ -36,10 +36,10 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
 
     /// Kills the member's process, as by `kill -9`. Its data survives.
     pub fn kill_member(&mut self, member: usize) {
-        if self.hosts[member].state == State::Down {
+        if self.hosts[member].state == ProcessState::Down {
             return;
         }
-        self.set_host(member, State::Down);
+        self.set_host(member, ProcessState::Down);
         self.hosts[member].clear();
         self.on_member(member, "killed", Ensemble::crash);
         // Connections that the kernel has accepted but the process has not seen.
@@ -53,8 +53,8 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
 
     /// Restarts a dead member with its data.
     pub fn start_member(&mut self, member: usize) {
-        if self.hosts[member].state == State::Down {
-            self.set_host(member, State::Running);
+        if self.hosts[member].state == ProcessState::Down {
+            self.set_host(member, ProcessState::Running);
             self.on_member(member, "started", Ensemble::start);
         }
     }

@@ -18,18 +18,18 @@ use core::fmt::Debug;
 use core::marker::PhantomData;
 use core::time::Duration;
 
-use super::bytes::{ByteServers, Chore, Write};
-use super::handover::{Cause, Woken};
+use super::bytes::{ByteServers, BytesWrite, Chore};
+use super::handover::{CallCause, Woken};
 use super::process::Process;
-use super::store::{Events, Judge, ServerKind, Services, Store};
+use super::store::{Events, Judge, ServerKind, Services, SimStore};
 use super::{IDLE_TIMEOUT, World as AnyWorld};
 use crate::check::Rule;
 use crate::journal::Keep;
 use crate::network::Packet;
-use crate::record::Record;
+use crate::record::HistoryRecord;
 use crate::rng::Rng;
 use crate::zookeeper::{Ensemble, OpenSession};
-use builder::Setup;
+use builder::ZooKeeperSetup;
 use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::Target;
@@ -37,8 +37,8 @@ use lock_proto::Tls;
 use lock_proto::zookeeper::{Client, Config};
 use lock_proto::{ByteClient, Event, Grant};
 use lock_proto::{ClientId, ConnId, LockId};
-use queue_log::{QueueLog, queue_of};
-use tap::Tap;
+use queue_log::{NodeLog, queue_of};
+use tap::ZooKeeperTap;
 
 /// A [`world::World`](crate::world::World) of ZooKeeper servers and [`Client`] machines.
 ///
@@ -83,7 +83,7 @@ pub struct Zookeeper<C = Client> {
     due: Option<Instant>,
     /// Frames that a member has received but not yet handled, by time.
     delayed: VecDeque<(Instant, u64, Packet<Vec<u8>>)>,
-    queue_log: QueueLog,
+    queue_log: NodeLog,
     /// Clients that reacted to the deletion of a node, by its path.
     woken: Woken<Box<str>>,
     /// When sessions that were ended by hand would have expired.
@@ -92,14 +92,14 @@ pub struct Zookeeper<C = Client> {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Own {
-    pending_flush: Option<Cause>,
+pub(crate) struct ZooKeeperParts {
+    pending_flush: Option<CallCause>,
     /// How long a connection may be silent.
     silence: Duration,
     recheck: Duration,
     tick: Duration,
     revalidate: bool,
-    taps: BTreeMap<u64, Tap>,
+    taps: BTreeMap<u64, ZooKeeperTap>,
     /// All sessions that the client has had, and when it last sent something on each, by its clock;
     /// `None` once a server has refused it as expired.
     sessions: BTreeMap<i64, Option<Instant>>,
@@ -110,17 +110,17 @@ pub(crate) struct Own {
     told: BTreeSet<Box<str>>,
 }
 
-impl<C: ZookeeperClient> Store for Zookeeper<C> {
+impl<C: ZookeeperClient> SimStore for Zookeeper<C> {
     type Client = C;
     type Config = Config;
 }
 
 impl<C: ZookeeperClient> ServerKind for Zookeeper<C> {
-    type Setup = Setup;
+    type Setup = ZooKeeperSetup;
     type Packet = Vec<u8>;
-    type Own = Own;
+    type Own = ZooKeeperParts;
     type Chore = Chore;
-    type Write = Write;
+    type Write = BytesWrite;
     const USER: &str = "app";
     const ONE_LOGIN: bool = false;
     const NODE: char = 'z';
@@ -128,7 +128,7 @@ impl<C: ZookeeperClient> ServerKind for Zookeeper<C> {
     const LEFT: &str = "may be left";
     const DIRECTIONS: [&str; 2] = ["to the node", "to the client"];
 
-    fn plain(setup: &mut Setup, rng: &mut Rng, tls: bool) -> (usize, Config) {
+    fn plain(setup: &mut ZooKeeperSetup, rng: &mut Rng, tls: bool) -> (usize, Config) {
         setup.draw(rng);
         let target = |i: usize| {
             let (host, port) = (format!("member{i}").into(), 2181);
@@ -138,8 +138,8 @@ impl<C: ZookeeperClient> ServerKind for Zookeeper<C> {
         (setup.members, config.tick(Duration::from_secs(2)))
     }
 
-    fn own(_: ClientId, config: &Config) -> Own {
-        Own {
+    fn own(_: ClientId, config: &Config) -> ZooKeeperParts {
+        ZooKeeperParts {
             pending_flush: None,
             silence: config.request_timeout.min(config.validity(config.min_ttl()) / 2),
             recheck: config.store.recheck,
@@ -153,20 +153,20 @@ impl<C: ZookeeperClient> ServerKind for Zookeeper<C> {
         }
     }
 
-    fn servers(setup: Setup, _: Keep, _: &[Process<Self>]) -> Self {
+    fn servers(setup: ZooKeeperSetup, _: Keep, _: &[Process<Self>]) -> Self {
         let ensemble = Ensemble::new(Instant::ZERO, setup.ensemble());
         Self {
             due: ensemble.next_deadline(),
             ensemble,
             delayed: VecDeque::new(),
-            queue_log: QueueLog::default(),
+            queue_log: NodeLog::default(),
             woken: Woken::default(),
             ended: BTreeMap::new(),
             clients: PhantomData,
         }
     }
 
-    fn silence(own: &Own) -> Duration {
+    fn silence(own: &ZooKeeperParts) -> Duration {
         own.silence
     }
 
@@ -175,7 +175,7 @@ impl<C: ZookeeperClient> ServerKind for Zookeeper<C> {
     }
 
     // ZK1
-    fn granted(ttl: Duration, grant: Option<&Grant>, own: &Own) -> Duration {
+    fn granted(ttl: Duration, grant: Option<&Grant>, own: &ZooKeeperParts) -> Duration {
         // The drift is that of the whole session timeout.
         grant.map_or(ttl, |grant| grant.ttl.min(ttl)).saturating_sub(own.tick * 2 + own.tick / 10)
     }
@@ -236,7 +236,7 @@ impl<C: ZookeeperClient> Services for Zookeeper<C> {
         w.write_with_token(client, lock);
     }
 
-    fn write_arrives(w: &mut World<C>, write: Write) {
+    fn write_arrives(w: &mut World<C>, write: BytesWrite) {
         w.byte_write_arrives(write);
     }
 
@@ -324,7 +324,7 @@ impl<C: ZookeeperClient> Judge for Zookeeper<C> {
 }
 
 impl<C: ZookeeperClient> ByteServers for Zookeeper<C> {
-    fn pending_flush(own: &mut Own) -> &mut Option<Cause> {
+    fn pending_flush(own: &mut ZooKeeperParts) -> &mut Option<CallCause> {
         &mut own.pending_flush
     }
 
@@ -336,7 +336,7 @@ impl<C: ZookeeperClient> ByteServers for Zookeeper<C> {
 impl World {
     /// Returns a builder for an ensemble with this many members.
     pub fn zookeeper(members: usize) -> Builder {
-        Builder::new(Setup::new(members), Client::new)
+        Builder::new(ZooKeeperSetup::new(members), Client::new)
     }
 }
 
@@ -348,7 +348,7 @@ fn created(grant: &Grant) -> Option<i64> {
 
 impl<C: ZookeeperClient> World<C> {
     /// Returns what proves that a client leads the queue of a lock.
-    fn proof(&self, client: usize, record: &Record, grant: &Grant) -> Result<Option<i64>, String> {
+    fn proof(&self, client: usize, record: &HistoryRecord, grant: &Grant) -> Result<Option<i64>, String> {
         let queue = format!("/{}", core::str::from_utf8(&record.name).unwrap_or_default());
         let own = &self.clients[client].own.sessions;
         self.store.queue_log.proves(&queue, record.requested, created(grant), |session| own.contains_key(&session))

@@ -10,14 +10,14 @@ use super::{Zookeeper, ZookeeperClient, created, label};
 use crate::check::Rule;
 use crate::direction::Direction;
 use crate::network::Packet;
-use crate::record::Record;
-use crate::trace::State;
+use crate::record::HistoryRecord;
+use crate::trace::ProcessState;
 use crate::world::World;
-use crate::world::handover::Cause;
+use crate::world::handover::CallCause;
 use crate::zookeeper::EnsembleOutput;
 use lock_proto::Fault;
 use lock_proto::Instant;
-use lock_proto::zookeeper::codec::{CreateMode, EventType, MultiOp, Op, Request, WatcherEvent};
+use lock_proto::zookeeper::codec::{CreateMode, EventType, MultiOp, Op, RequestFrame, WatcherEvent};
 use lock_proto::{ConnId, LockId};
 
 impl<C: ZookeeperClient> World<Zookeeper<C>> {
@@ -51,9 +51,9 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         if let Some((_, id, packet)) = self.store.delayed.pop_front() {
             let member = self.network.links.get(&id).map(|link| link.node);
             match member.map(|member| (member, self.hosts[member].state)) {
-                Some((_, State::Running)) => self.receive_on_member(id, packet),
-                Some((member, State::Paused)) => self.hosts[member].inbox.push_back((id, packet)),
-                Some((_, State::Down)) | None => {}
+                Some((_, ProcessState::Running)) => self.receive_on_member(id, packet),
+                Some((member, ProcessState::Paused)) => self.hosts[member].inbox.push_back((id, packet)),
+                Some((_, ProcessState::Down)) | None => {}
             }
         }
         true
@@ -140,7 +140,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         };
         let now = process.local(self.now);
         let ended: Vec<i64> = self.store.queue_log.created(|own, owner| own == path || owner == session).collect();
-        let is_ended = |record: &Record| {
+        let is_ended = |record: &HistoryRecord| {
             record.grant.as_ref().and_then(created).is_some_and(|czxid| ended.contains(&czxid))
                 && (lapsed.is_zero() || record.valid_until().is_some_and(|until| now < until + lapsed))
         };
@@ -152,7 +152,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         }
     }
 
-    fn note_request(&mut self, client: usize, link: u64, number: u64, request: &Request) {
+    fn note_request(&mut self, client: usize, link: u64, number: u64, request: &RequestFrame) {
         self.check_left_alone(client, link, &request.op);
         if request.op == Op::CloseSession {
             // Nothing waits for the other replies: the client leaves at the end of the session.
@@ -204,7 +204,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         let what = match &request.op {
             Op::Write(_) | Op::Auth { .. } | Op::CloseSession | Op::RemoveWatches { .. } => {
                 let mut bytes = Vec::new();
-                Request { xid: 0, op: request.op.clone() }.encode(&mut bytes);
+                RequestFrame { xid: 0, op: request.op.clone() }.encode(&mut bytes);
                 if let Op::RemoveWatches { .. } = request.op {
                     // A removal after another watch was requested is new work.
                     bytes.extend(last_watch.to_be_bytes());
@@ -257,7 +257,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         for path in &deleted {
             let queue = queue_of(path).as_bytes();
             // With or without another request.
-            self.clients[client].reasons.requested(queue, Cause::WakeUp);
+            self.clients[client].reasons.requested(queue, CallCause::WakeUp);
             self.clients[client].reasons.notified(queue.to_vec());
         }
         let grants = self.checker.grants();

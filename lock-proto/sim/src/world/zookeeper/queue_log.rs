@@ -31,7 +31,7 @@ fn is_queued(name: &str) -> bool {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Queued {
+struct QueuedNode {
     session: i64,
     czxid: i64,
     number: i32,
@@ -39,8 +39,8 @@ struct Queued {
 
 /// The queue nodes that exist, by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct QueueLog {
-    nodes: BTreeMap<Arc<str>, Queued>,
+pub(super) struct NodeLog {
+    nodes: BTreeMap<Arc<str>, QueuedNode>,
     /// Sessions of the nodes that were first, and until when, by queue and creating transaction.
     led: BTreeMap<Arc<str>, BTreeMap<i64, (i64, Instant)>>,
     /// The sessions of all nodes so far.
@@ -54,7 +54,7 @@ pub(super) fn queue_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-impl QueueLog {
+impl NodeLog {
     pub(super) fn record(&mut self, now: Instant, change: &NodeChange) {
         let Some((queue, name)) = change.path.rsplit_once('/') else { return };
         if !is_queued(name) {
@@ -65,7 +65,7 @@ impl QueueLog {
             (Some(session), Some((_, number))) => {
                 self.owners.insert(change.path.clone(), session);
                 self.paths.insert(change.zxid, change.path.clone());
-                self.nodes.insert(change.path.clone(), Queued { session, czxid: change.zxid, number });
+                self.nodes.insert(change.path.clone(), QueuedNode { session, czxid: change.zxid, number });
             }
             (Some(_), None) => {}
             (None, _) => _ = self.nodes.remove(&change.path),
@@ -79,7 +79,7 @@ impl QueueLog {
         }
     }
 
-    fn first(&self, queue: &str) -> Option<(&Arc<str>, &Queued)> {
+    fn first(&self, queue: &str) -> Option<(&Arc<str>, &QueuedNode)> {
         self.nodes.iter().filter(|(path, _)| queue_of(path) == queue).min_by_key(|(_, node)| (node.number, node.czxid))
     }
 
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn only_first_in_queue_is_proven() {
-        let mut log = QueueLog::default();
+        let mut log = NodeLog::default();
         let at = Instant::from_millis;
         let mut change =
             |zxid, path: &str, created| log.record(at(zxid as u64), &NodeChange { zxid, path: path.into(), created });

@@ -4,11 +4,11 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use lock_proto::zookeeper::codec::{
-    ConnectRequest, ConnectResponse, Frames, Op, ReplyBody, ReplyHeader, Request, WatcherEvent, XID_EVENT,
+    ConnectRequest, ConnectResponse, Frames, Op, ReplyBody, ReplyHeader, RequestFrame, WatcherEvent, XID_EVENT,
 };
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tap {
+pub(super) struct ZooKeeperTap {
     sent: Half,
     received: Half,
     /// Numbers of the requests by this tap, and by the protocol.
@@ -46,15 +46,15 @@ pub(super) enum Received {
     Event(WatcherEvent),
 }
 
-impl Tap {
+impl ZooKeeperTap {
     /// Returns the requests that are complete now, with their numbers.
-    pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, Request)> {
+    pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, RequestFrame)> {
         let mut found = Vec::new();
         for (first, frame) in self.sent.read(bytes) {
             // The first frame opens the session, or continues it.
             if first {
                 self.session = ConnectRequest::decode(&frame).map_or(0, |request| request.session_id);
-            } else if let Ok(request) = Request::decode(&frame) {
+            } else if let Ok(request) = RequestFrame::decode(&frame) {
                 self.number += 1;
                 self.pending.push_back((self.number, request.xid));
                 found.push((self.number, request));

@@ -10,8 +10,8 @@ use core::time::Duration;
 use crate::zookeeper::{Ensemble, EnsembleConfig, EnsembleOutput};
 use lock_proto::Instant;
 use lock_proto::zookeeper::codec::{
-    Acl, ConnectRequest, ConnectResponse, CreateMode, ErrorCode, EventType, MultiOp, MultiResult, Op, OpCode, Reply,
-    ReplyBody, ReplyHeader, Request, Stat, XID_EVENT,
+    Acl, ConnectRequest, ConnectResponse, CreateMode, ErrorCode, EventType, MultiOp, MultiResult, Op, OpCode,
+    ReplyBody, ReplyFrame, ReplyHeader, RequestFrame, Stat, XID_EVENT,
 };
 
 pub(super) fn ms(n: u64) -> Duration {
@@ -51,7 +51,7 @@ struct Conn {
     started: Option<ConnectResponse>,
     xid: i32,
     pending: BTreeMap<i32, OpCode>,
-    replies: BTreeMap<i32, Reply>,
+    replies: BTreeMap<i32, ReplyFrame>,
     /// The numbers of what arrived, in order.
     order: Vec<i32>,
     events: Vec<(EventType, Box<str>)>,
@@ -126,7 +126,7 @@ impl Kit {
         state.pending.insert(xid, op.code());
         state.replies.remove(&xid);
         let mut bytes = Vec::new();
-        Request { xid, op }.encode(&mut bytes);
+        RequestFrame { xid, op }.encode(&mut bytes);
         self.raw(conn, &bytes);
         xid
     }
@@ -154,14 +154,14 @@ impl Kit {
     }
 
     /// Sends a request and waits for the reply.
-    pub(super) fn call(&mut self, conn: u64, op: Op) -> Reply {
+    pub(super) fn call(&mut self, conn: u64, op: Op) -> ReplyFrame {
         let xid = self.send(conn, op);
         self.run(ms(10));
         self.reply(conn, xid)
     }
 
     #[track_caller]
-    pub(super) fn reply(&self, conn: u64, xid: i32) -> Reply {
+    pub(super) fn reply(&self, conn: u64, xid: i32) -> ReplyFrame {
         self.conns[&conn].replies.get(&xid).unwrap_or_else(|| panic!("no reply to {xid}")).clone()
     }
 
@@ -262,6 +262,6 @@ impl Conn {
         }
         let code = self.pending.remove(&header.xid).unwrap();
         let body = if header.code == ErrorCode::OK { ReplyBody::decode(code, body).unwrap() } else { ReplyBody::Empty };
-        self.replies.insert(header.xid, Reply { header, body });
+        self.replies.insert(header.xid, ReplyFrame { header, body });
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::etcd::message::{
     Compare, Op, OpResponse, PutResponse, RangeResponse, RequestOp, ResponseOp, TxnRequest, TxnResponse,
 };
-use crate::etcd::request::{Queue, Seen};
+use crate::etcd::request::{Queue, SeenRevisions};
 
 pub(super) fn create(name: &str) -> Request {
     let (queue, value) = (Queue::new(b"", name.as_bytes()), Bytes::new());
@@ -53,7 +53,7 @@ fn inner(count: usize) -> impl Iterator<Item = TxnResponse> {
 }
 
 fn taken(call: CallId) -> ChannelOutput {
-    let own = Some(Seen { created: 9, modified: 9 });
+    let own = Some(SeenRevisions { created: 9, modified: 9 });
     let found = Found::Queue {
         revision: 9,
         done: true,
@@ -71,7 +71,7 @@ fn size(request: &TxnRequest) -> usize {
     if request.compare.is_empty() { request.success.len() } else { 1 }
 }
 
-impl Rig {
+impl ChannelRig {
     fn answer_all(&mut self) {
         while let Some(output) = self.channel.poll_output() {
             if let ChannelOutput::Do(Output::Call { rpc, request: Rpc::Txn(request), .. }) = output {
@@ -132,7 +132,7 @@ impl Rig {
 #[test]
 fn batched_writes_are_answered_individually() {
     // E11
-    let (mut rig, [(first, x), (second, y)]) = Rig::busy();
+    let (mut rig, [(first, x), (second, y)]) = ChannelRig::busy();
     let calls = [create("a"), delete("b"), create("c")].map(|request| rig.send(request));
     assert_eq!(rig.all(), [], "they gather");
     rig.answer(first, Ok(RpcReply::Txn(created(HEADER))));
@@ -162,7 +162,7 @@ fn batched_writes_are_answered_individually() {
 #[test]
 fn only_writes_are_delayed_for_batching() {
     // E11
-    let (mut rig, _) = Rig::busy();
+    let (mut rig, _) = ChannelRig::busy();
     rig.write("a");
     let queue = Queue::new(b"", b"b");
     for request in [
@@ -183,7 +183,7 @@ fn only_writes_are_delayed_for_batching() {
 #[test]
 fn write_waits_for_batch_at_most_two_milliseconds() {
     // E11
-    let (mut rig, _) = Rig::busy();
+    let (mut rig, _) = ChannelRig::busy();
     rig.write("a");
     rig.pass(MS);
     rig.write("b");
@@ -200,7 +200,7 @@ fn write_waits_for_batch_at_most_two_milliseconds() {
 #[test]
 fn batch_fits_in_flight_limit() {
     // E11
-    let (mut rig, _) = Rig::busy();
+    let (mut rig, _) = ChannelRig::busy();
     for _ in 0..calls::MAX_IN_FLIGHT - 4 {
         rig.send(Request::First { queue: Queue::new(b"", b"q") });
     }
@@ -214,7 +214,7 @@ fn batch_fits_in_flight_limit() {
 #[test]
 fn writes_to_same_or_nested_queue_keep_order_in_separate_batches() {
     // E11
-    let (mut rig, [(first, _), (second, _)]) = Rig::busy();
+    let (mut rig, [(first, _), (second, _)]) = ChannelRig::busy();
     for request in [create("a"), create("a/b"), delete("a"), create("ab"), create("c"), delete("c/d"), delete("a")] {
         rig.send(request);
     }
@@ -235,7 +235,7 @@ fn writes_to_same_or_nested_queue_keep_order_in_separate_batches() {
 #[test]
 fn batch_is_limited_by_count_and_value_size() {
     // E11
-    let (mut rig, _) = Rig::up(1);
+    let (mut rig, _) = ChannelRig::up(1);
     rig.write_many(300);
     let mut sent = Vec::new();
     for output in rig.all() {
@@ -249,7 +249,7 @@ fn batch_is_limited_by_count_and_value_size() {
     assert_eq!(rig.notifications().len(), 32);
     assert_eq!(size(&rig.txn().1), 32);
     // Large values limit the size of a batch.
-    let (mut rig, _) = Rig::up(1);
+    let (mut rig, _) = ChannelRig::up(1);
     for n in 0..8 {
         let (queue, value) = (Queue::new(b"", format!("{n}").as_bytes()), vec![b'v'; 20 << 10].into());
         rig.send(Request::Create { queue, lease: lease(7), value, alone: false, expects: None, long: false });
@@ -267,7 +267,7 @@ fn rejected_batch_is_resent_as_single_requests() {
         (Code::InvalidArgument, "etcdserver: user name is empty"),
         (Code::Unimplemented, "no inner transactions here"),
     ] {
-        let (mut rig, rpc, calls) = Rig::many(4);
+        let (mut rig, rpc, calls) = ChannelRig::many(4);
         rig.fail(rpc, code, words);
         assert_eq!(rig.notifications(), [], "nothing is known yet");
         for (n, call) in calls.into_iter().enumerate() {
@@ -290,7 +290,7 @@ fn rejected_batch_is_resent_as_single_requests() {
 #[test]
 fn too_many_operations_error_halves_batches_until_reconnect() {
     // E11
-    let (mut rig, mut rpc, _) = Rig::many(9);
+    let (mut rig, mut rpc, _) = ChannelRig::many(9);
     for most in [4, 2, 1] {
         rig.fail(rpc, Code::InvalidArgument, "etcdserver: too many operations in txn request");
         rig.answer_all();
@@ -310,7 +310,7 @@ fn too_many_operations_error_halves_batches_until_reconnect() {
 #[test]
 fn lease_not_found_error_does_not_shrink_batches() {
     // E11
-    let (mut rig, rpc, _) = Rig::many(9);
+    let (mut rig, rpc, _) = ChannelRig::many(9);
     rig.fail(rpc, Code::NotFound, "etcdserver: requested lease not found");
     rig.answer_all();
     rig.write_many(9);
@@ -338,11 +338,11 @@ fn unknown_batch_result_applies_to_each_request() {
         (Code::Cancelled, "context canceled"),
         (Code::Unknown, "anything"),
     ] {
-        let (mut rig, rpc, calls) = Rig::many(3);
+        let (mut rig, rpc, calls) = ChannelRig::many(3);
         rig.fail(rpc, code, words);
         is_unknown(&rig.all(), &calls);
     }
-    let (mut rig, rpc, calls) = Rig::many(3);
+    let (mut rig, rpc, calls) = ChannelRig::many(3);
     rig.channel.handle_disconnected(rig.now, rpc.conn(), Fault::Reset);
     is_unknown(&rig.all(), &calls);
     rig.answer(rpc, together(inner(3)));
@@ -353,7 +353,7 @@ fn unknown_batch_result_applies_to_each_request() {
 #[test]
 fn batched_requests_share_timeout_once_sent() {
     // E11
-    let (mut rig, _) = Rig::up(1);
+    let (mut rig, _) = ChannelRig::up(1);
     let calls = [("a", 900), ("b", 300), ("c", 600)].map(|(name, ms)| rig.send_for(create(name), ms * MS));
     rig.batch(&["a", "b", "c"].map(create));
     assert_eq!(rig.channel.next_deadline_reason(), Some((rig.now + SECOND, "something in flight")));
@@ -366,7 +366,7 @@ fn batched_requests_share_timeout_once_sent() {
 #[test]
 fn writes_with_login_are_not_batched() {
     // E11
-    let mut rig = Rig::with(ChannelConfig { login: Login::new("app", "pw"), ..config(1) });
+    let mut rig = ChannelRig::with(ChannelConfig { login: Login::new("app", "pw"), ..config(1) });
     rig.write_many(20);
     rig.connected();
     let rpc = rig.call();
@@ -393,7 +393,7 @@ fn malformed_batch_replies_are_unknown_and_close_connection() {
         (whole(vec![good(), ResponseOp { response: None }, good()], HEADER, true), 0),
         (together([created(None), TxnResponse::default(), created(None)]), 2),
     ] {
-        let (mut rig, rpc, calls) = Rig::many(3);
+        let (mut rig, rpc, calls) = ChannelRig::many(3);
         rig.answer(rpc, answer.clone());
         let outputs = rig.notifications();
         let count = |what: fn(&Reply) -> bool| {
@@ -411,7 +411,7 @@ fn malformed_batch_replies_are_unknown_and_close_connection() {
 #[test]
 fn write_that_times_out_is_removed_from_pending_batch() {
     // E11
-    let (mut rig, [(first, _), _]) = Rig::busy();
+    let (mut rig, [(first, _), _]) = ChannelRig::busy();
     let short = rig.send_for(create("a"), MS);
     let long = rig.write("b");
     rig.until_due();
@@ -434,7 +434,7 @@ fn write_that_times_out_is_removed_from_pending_batch() {
 
 #[test]
 fn unsent_requests_are_answered_in_request_order() {
-    let mut rig = Rig::new(1);
+    let mut rig = ChannelRig::new(1);
     let calls = [
         rig.write("a"),
         rig.send(grant(1)),
@@ -457,7 +457,7 @@ fn unsent_requests_are_answered_in_request_order() {
 fn batch_byte_limit_is_exact() {
     // E11
     for (over, alone) in [(0, false), (1, true)] {
-        let (mut rig, [(first, _), _]) = Rig::busy();
+        let (mut rig, [(first, _), _]) = ChannelRig::busy();
         let half = crate::etcd::channel::batch::MAX_BYTES / 2;
         let all = [("a", half), ("b", half + over)].map(|(name, len)| {
             let (queue, value) = (Queue::new(b"", name.as_bytes()), vec![0; len].into());
@@ -477,7 +477,7 @@ fn batch_byte_limit_is_exact() {
 fn queued_requests_are_sent_in_order() {
     // E11
     for write_first in [true, false] {
-        let mut rig = Rig::new(1);
+        let mut rig = ChannelRig::new(1);
         let requests = if write_first { [create("a"), grant(2)] } else { [grant(2), create("a")] };
         for request in &requests {
             rig.send(request.clone());
@@ -498,7 +498,7 @@ fn queued_requests_are_sent_in_order() {
 #[test]
 fn write_is_sent_at_once_while_only_grants_are_in_flight() {
     // E11
-    let (mut rig, _) = Rig::up(1);
+    let (mut rig, _) = ChannelRig::up(1);
     for n in 2..5 {
         rig.send(grant(n));
         rig.call();

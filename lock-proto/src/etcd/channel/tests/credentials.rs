@@ -3,23 +3,23 @@
 use super::*;
 use crate::lock::{Credentials, CredentialsRequest};
 
-fn rig() -> Rig {
-    Rig::with(ChannelConfig { login: Login::new("app", "static"), request_credentials: true, ..config(1) })
+fn rig() -> ChannelRig {
+    ChannelRig::with(ChannelConfig { login: Login::new("app", "static"), request_credentials: true, ..config(1) })
 }
 
-fn requested(rig: &mut Rig, conn: ConnId) -> CredentialsRequest {
+fn requested(rig: &mut ChannelRig, conn: ConnId) -> CredentialsRequest {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Credentials { conn: id, request })) if id == conn => *request,
         other => panic!("no request: {other:?}"),
     }
 }
 
-fn supply(rig: &mut Rig, conn: ConnId, credentials: Option<Credentials>) {
+fn supply(rig: &mut ChannelRig, conn: ConnId, credentials: Option<Credentials>) {
     rig.channel.handle_credentials(rig.now, conn, credentials);
 }
 
 /// The login that leaves next, which must have this password.
-fn login(rig: &mut Rig, password: &str) -> RpcId {
+fn login(rig: &mut ChannelRig, password: &str) -> RpcId {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Call { rpc, request: Rpc::Authenticate(who), token: None })) => {
             assert_eq!((&*who.name, &*who.password), ("app", password));
@@ -33,7 +33,7 @@ fn token(text: &str) -> Result<RpcReply, Status> {
     Ok(RpcReply::Authenticate(AuthenticateResponse { header: None, token: text.into() }))
 }
 
-fn call_with(rig: &mut Rig, token: &str) -> RpcId {
+fn call_with(rig: &mut ChannelRig, token: &str) -> RpcId {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Call { rpc, token: Some(given), .. })) if given.expose() == token => rpc,
         other => panic!("no call: {other:?}"),
@@ -41,7 +41,7 @@ fn call_with(rig: &mut Rig, token: &str) -> RpcId {
 }
 
 /// Logged in with a password that is valid for 10 s.
-fn up() -> (Rig, ConnId) {
+fn up() -> (ChannelRig, ConnId) {
     let mut rig = rig();
     rig.send(grant(1));
     let conn = rig.connected();
@@ -56,7 +56,7 @@ fn up() -> (Rig, ConnId) {
     (rig, conn)
 }
 
-fn pass(rig: &mut Rig, time: Duration) {
+fn pass(rig: &mut ChannelRig, time: Duration) {
     rig.now = rig.now + time;
     rig.channel.handle_timeout(rig.now);
 }
@@ -150,7 +150,7 @@ fn expired_token_is_replaced_with_password_that_is_still_valid() {
 const WRONG: &str = "etcdserver: authentication failed, invalid user ID or password";
 
 /// The reply to a call with a token that is no longer valid.
-fn reject_token(rig: &mut Rig, token: &str) {
+fn reject_token(rig: &mut ChannelRig, token: &str) {
     let rpc = call_with(rig, token);
     rig.fail(rpc, Code::Unauthenticated, "etcdserver: invalid auth token");
 }
@@ -177,7 +177,7 @@ fn rejected_password_is_not_sent_again_when_token_expires() {
 
 /// The server rejects `p1`. The host is told of it, supplies `p2`, and the call is repeated.
 #[track_caller]
-fn replaced_password_is_requested(rig: &mut Rig, conn: ConnId, call: CallId) {
+fn replaced_password_is_requested(rig: &mut ChannelRig, conn: ConnId, call: CallId) {
     let rpc = login(rig, "p1");
     rig.fail(rpc, Code::InvalidArgument, WRONG);
     assert!(requested(rig, conn).rejected.is_some());

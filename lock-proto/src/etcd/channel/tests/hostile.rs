@@ -6,7 +6,7 @@ use super::*;
 
 /// Runs for `span`, with a host that does `what` for each output. Returns the number of connects,
 /// opened streams and outputs.
-fn run(rig: &mut Rig, span: Duration, mut what: impl FnMut(&mut Rig, &Output)) -> (usize, usize, usize) {
+fn run(rig: &mut ChannelRig, span: Duration, mut what: impl FnMut(&mut ChannelRig, &Output)) -> (usize, usize, usize) {
     let end = rig.now + span;
     let (mut connects, mut opens, mut all) = (0, 0, 0);
     loop {
@@ -27,7 +27,7 @@ fn run(rig: &mut Rig, span: Duration, mut what: impl FnMut(&mut Rig, &Output)) -
 
 #[test]
 fn refusing_endpoints_do_not_spin() {
-    let mut rig = Rig::new(3);
+    let mut rig = ChannelRig::new(3);
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     let (connects, _, all) = run(&mut rig, 60 * SECOND, |rig, output| {
         if let Output::Connect { conn, .. } = output {
@@ -42,7 +42,7 @@ fn streams_ending_at_once_do_not_spin() {
     for (endpoints, code) in
         [(1, Code::Internal), (3, Code::Internal), (3, Code::Ok), (1, Code::Unavailable), (3, Code::Unavailable)]
     {
-        let mut rig = Rig::new(endpoints);
+        let mut rig = ChannelRig::new(endpoints);
         rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
         let (connects, opens, all) = run(&mut rig, 60 * SECOND, |rig, output| match output {
             Output::Connect { conn, .. } => rig.channel.handle_connected(rig.now, *conn),
@@ -58,7 +58,7 @@ fn streams_ending_at_once_do_not_spin() {
 
 #[test]
 fn watches_cancelled_at_once_do_not_spin() {
-    let mut rig = Rig::new(1);
+    let mut rig = ChannelRig::new(1);
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     let (_, _, all) = run(&mut rig, 60 * SECOND, |rig, output| match output {
         Output::Connect { conn, .. } => rig.channel.handle_connected(rig.now, *conn),
@@ -78,7 +78,7 @@ fn watches_cancelled_at_once_do_not_spin() {
 #[test]
 fn invalid_tokens_do_not_spin() {
     let login = Login::new("app", "pw");
-    let mut rig = Rig::with(ChannelConfig { login, ..config(2) });
+    let mut rig = ChannelRig::with(ChannelConfig { login, ..config(2) });
     for n in 0..5 {
         rig.send(grant(n));
         rig.channel.watch(rig.now, WatchId::new(n), "k".into(), Bytes::new(), false);
@@ -99,7 +99,7 @@ fn invalid_tokens_do_not_spin() {
 
 #[test]
 fn unsolicited_replies_are_dropped() {
-    let (mut rig, conn) = Rig::up(1);
+    let (mut rig, conn) = ChannelRig::up(1);
     let call = rig.send(Request::KeepAlive { lease: lease(7), ttl: 10 * SECOND });
     let stream = rig.stream(StreamKind::KeepAlive);
     rig.requests();
@@ -118,7 +118,7 @@ fn unsolicited_replies_are_dropped() {
 
 #[test]
 fn events_of_unknown_watches_are_dropped() {
-    let (mut rig, _, stream, wire) = Rig::watching(1);
+    let (mut rig, _, stream, wire) = ChannelRig::watching(1);
     let before = rig.channel.clone();
     for n in 0..100_000 {
         let watch_id = match n % 4 {
@@ -143,7 +143,7 @@ fn invalid_reply_is_unknown_and_closes_connection() {
         RpcReply::Grant(LeaseGrantResponse { header: None, id: 9, ttl: 10 }),
         RpcReply::Grant(LeaseGrantResponse { header: None, id: 2, ttl: 0 }),
     ] {
-        let (mut rig, conn) = Rig::up(1);
+        let (mut rig, conn) = ChannelRig::up(1);
         let call = rig.send(grant(2));
         let rpc = rig.call();
         rig.answer(rpc, Ok(answer));

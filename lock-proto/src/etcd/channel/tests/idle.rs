@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn pass(rig: &mut Rig, time: Duration) {
+fn pass(rig: &mut ChannelRig, time: Duration) {
     rig.now = rig.now + time;
     rig.channel.handle_timeout(rig.now);
 }
@@ -10,7 +10,7 @@ fn pass(rig: &mut Rig, time: Duration) {
 #[test]
 fn idle_connection_is_closed_and_opened_again_when_needed() {
     // P7
-    let (mut rig, conn) = Rig::up_with(ChannelConfig { idle_timeout: Some(300 * SECOND), ..config(1) });
+    let (mut rig, conn) = ChannelRig::up_with(ChannelConfig { idle_timeout: Some(300 * SECOND), ..config(1) });
     rig.notifications();
     rig.send(grant(1));
     let rpc = rig.call();
@@ -28,7 +28,7 @@ fn idle_connection_is_closed_and_opened_again_when_needed() {
 #[test]
 fn watch_keeps_connection_open() {
     // P7
-    let (mut rig, _, stream, _) = Rig::watching(1);
+    let (mut rig, _, stream, _) = ChannelRig::watching(1);
     rig.channel.state.config.idle_timeout = Some(300 * SECOND);
     for _ in 0..60 {
         pass(&mut rig, 9 * SECOND);

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn short_request_timeout_does_not_close_connection() {
     // E13
-    let (mut rig, conn) = Rig::up(1);
+    let (mut rig, conn) = ChannelRig::up(1);
     let short = rig.send_for(grant(1), 20 * MS);
     let long = rig.send_for(grant(2), 900 * MS);
     let requests = rig.requests();
@@ -26,7 +26,7 @@ fn short_request_timeout_does_not_close_connection() {
 #[test]
 fn connection_with_slow_replies_stays_open() {
     // E13
-    let (mut rig, conn) = Rig::up(2);
+    let (mut rig, conn) = ChannelRig::up(2);
     let calls: Vec<CallId> = (0..8).map(|_| rig.send(grant(1))).collect();
     let requests = rig.requests();
     assert_eq!(requests.len(), 8);
@@ -44,7 +44,7 @@ fn connection_with_slow_replies_stays_open() {
 #[test]
 fn idle_time_does_not_count_as_silence() {
     // E13
-    let (mut rig, conn) = Rig::up(1);
+    let (mut rig, conn) = ChannelRig::up(1);
     rig.pass(100 * SECOND);
     let call = rig.send(grant(1));
     let rpc = rig.call();
@@ -59,7 +59,7 @@ fn idle_time_does_not_count_as_silence() {
 fn silence_limit_doubles_after_all_endpoints_were_silent() {
     // E13
     for (endpoints, expected) in [(1, [1, 2, 4, 8, 8, 8]), (3, [1, 1, 1, 2, 2, 2])] {
-        let (mut rig, _) = Rig::up(endpoints);
+        let (mut rig, _) = ChannelRig::up(endpoints);
         for allowed in expected {
             let call = rig.send_for(grant(1), 30 * SECOND);
             if !rig.channel.is_up() {
@@ -82,7 +82,7 @@ fn silence_limit_doubles_after_all_endpoints_were_silent() {
 #[test]
 fn fast_watch_does_not_shorten_silence_limit_of_slow_writes() {
     // E13
-    let mut rig = Rig::new(1);
+    let mut rig = ChannelRig::new(1);
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     for allowed in [1, 2, 4, 8, 8] {
         let connecting = |output: &ChannelOutput| matches!(output, ChannelOutput::Do(Output::Connect { .. }));
@@ -104,7 +104,7 @@ fn fast_watch_does_not_shorten_silence_limit_of_slow_writes() {
 #[test]
 fn silence_limit_follows_slowest_reply() {
     // E13
-    let (mut rig, conn) = Rig::up(1);
+    let (mut rig, conn) = ChannelRig::up(1);
     for (takes, allowed) in [(300, 1000), (700, 1200), (1_100, 2_800), (2_500, 4_400), (10, 8_000), (10, 7_000)] {
         rig.send(grant(1));
         let rpc = rig.call();
@@ -125,7 +125,7 @@ fn silence_limit_follows_slowest_reply() {
 #[test]
 fn hung_watch_stream_is_closed_but_connection_stays() {
     // E13
-    let (mut rig, conn) = Rig::up(1);
+    let (mut rig, conn) = ChannelRig::up(1);
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     let stream = rig.stream(StreamKind::Watch);
     assert_eq!(rig.requests().len(), 1, "the creation");
@@ -144,7 +144,7 @@ fn hung_watch_stream_is_closed_but_connection_stays() {
 #[test]
 fn member_without_messages_on_watch_streams_is_left() {
     // E9
-    let (mut rig, conn) = Rig::up(2);
+    let (mut rig, conn) = ChannelRig::up(2);
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     let closes = (1..=4).find(|_| {
         rig.stream(StreamKind::Watch);
@@ -165,7 +165,7 @@ fn member_without_messages_on_watch_streams_is_left() {
 #[test]
 fn member_whose_idle_watch_streams_end_is_kept() {
     // E9
-    let (mut rig, conn) = Rig::up_with(ChannelConfig { watch_quiet: 120 * SECOND, ..config(2) });
+    let (mut rig, conn) = ChannelRig::up_with(ChannelConfig { watch_quiet: 120 * SECOND, ..config(2) });
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     for _ in 0..5 {
         let stream = rig.stream(StreamKind::Watch);
@@ -182,7 +182,7 @@ fn member_whose_idle_watch_streams_end_is_kept() {
 #[test]
 fn overdue_watch_stream_does_not_prolong_silence() {
     // E13
-    let (mut rig, conn) = Rig::up_with(ChannelConfig { watch_quiet: SECOND, ..config(1) });
+    let (mut rig, conn) = ChannelRig::up_with(ChannelConfig { watch_quiet: SECOND, ..config(1) });
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     rig.stream(StreamKind::Watch);
     assert_eq!(rig.requests().len(), 1, "the creation");
@@ -195,7 +195,7 @@ fn overdue_watch_stream_does_not_prolong_silence() {
 #[test]
 fn watch_stream_timeout_follows_connection_silence_limit() {
     // E13
-    let (mut rig, conn) = Rig::up_with(ChannelConfig { watch_quiet: SECOND, ..config(1) });
+    let (mut rig, conn) = ChannelRig::up_with(ChannelConfig { watch_quiet: SECOND, ..config(1) });
     for takes in [700, 1_100, 2_500] {
         rig.answered_after(takes * MS);
     }
@@ -213,7 +213,7 @@ fn watch_stream_timeout_follows_connection_silence_limit() {
 #[test]
 fn watch_stream_stays_open_while_connection_is_silent() {
     // E13
-    let (mut rig, conn) = Rig::up_with(ChannelConfig { watch_quiet: SECOND, ..config(1) });
+    let (mut rig, conn) = ChannelRig::up_with(ChannelConfig { watch_quiet: SECOND, ..config(1) });
     rig.answered_after(900 * MS);
     let early = rig.send(grant(1));
     let rpc = rig.call();

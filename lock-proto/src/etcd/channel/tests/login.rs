@@ -2,15 +2,15 @@
 
 use super::*;
 
-fn rig(endpoints: u16) -> Rig {
-    Rig::with(ChannelConfig { login: Login::new("app", "pw"), ..config(endpoints) })
+fn rig(endpoints: u16) -> ChannelRig {
+    ChannelRig::with(ChannelConfig { login: Login::new("app", "pw"), ..config(endpoints) })
 }
 
 fn token(text: &str) -> Result<RpcReply, Status> {
     Ok(RpcReply::Authenticate(AuthenticateResponse { header: None, token: text.into() }))
 }
 
-fn login(rig: &mut Rig) -> RpcId {
+fn login(rig: &mut ChannelRig) -> RpcId {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Call { rpc, request: Rpc::Authenticate(who), token: None })) => {
             assert_eq!((&*who.name, &*who.password), ("app", "pw"));
@@ -21,7 +21,7 @@ fn login(rig: &mut Rig) -> RpcId {
 }
 
 /// With an open watch and the token `t1`.
-fn watching() -> (Rig, StreamId) {
+fn watching() -> (ChannelRig, StreamId) {
     let mut rig = rig(1);
     rig.channel.watch(rig.now, WatchId::new(1), "a".into(), Bytes::new(), false);
     rig.connected();
@@ -32,7 +32,7 @@ fn watching() -> (Rig, StreamId) {
     (rig, stream)
 }
 
-fn call_with(rig: &mut Rig, token: Option<&str>) -> RpcId {
+fn call_with(rig: &mut ChannelRig, token: Option<&str>) -> RpcId {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Call { rpc, token: given, .. })) => {
             assert_eq!(given.as_ref().map(|given| given.expose()), token);
@@ -175,7 +175,7 @@ fn token_that_expires_twice_is_no_refusal() {
     // E9
     for (later, refused) in [(SECOND, false), (SECOND - Duration::from_millis(1), true)] {
         let config = ChannelConfig { login: Login::new("app", "pw"), request_timeout: 3 * SECOND, ..config(1) };
-        let mut rig = Rig::with(config);
+        let mut rig = ChannelRig::with(config);
         rig.send_for(grant(1), 3 * SECOND);
         rig.connected();
         for _ in 0..2 {
@@ -196,7 +196,7 @@ fn token_that_expires_twice_is_no_refusal() {
 #[test]
 fn missing_token_error_is_refusal_without_configured_user() {
     // E9
-    let (mut rig, _) = Rig::up(1);
+    let (mut rig, _) = ChannelRig::up(1);
     rig.pass(10 * SECOND);
     rig.send(grant(2));
     let rpc = rig.call();

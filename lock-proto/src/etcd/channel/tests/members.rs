@@ -26,14 +26,14 @@ fn list(cluster_id: u64, voters: &[&str], learners: &[&str]) -> Result<RpcReply,
     Ok(RpcReply::MemberList(MemberListResponse { header, members }))
 }
 
-fn requested_list(rig: &mut Rig) -> RpcId {
+fn requested_list(rig: &mut ChannelRig) -> RpcId {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Call { rpc, request: Rpc::MemberList(_), .. })) => rpc,
         other => panic!("no request for the list: {other:?}"),
     }
 }
 
-fn connecting(rig: &mut Rig) -> (ConnId, String) {
+fn connecting(rig: &mut ChannelRig) -> (ConnId, String) {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Connect { conn, endpoint, .. })) => (conn, endpoint.to_string()),
         other => panic!("no connect: {other:?}"),
@@ -41,7 +41,7 @@ fn connecting(rig: &mut Rig) -> (ConnId, String) {
 }
 
 /// Fails each connection until the endpoint is tried.
-fn fail_until(rig: &mut Rig, wanted: &str) -> ConnId {
+fn fail_until(rig: &mut ChannelRig, wanted: &str) -> ConnId {
     for _ in 0..9 {
         if rig.channel.current().is_none() {
             rig.until_due();
@@ -56,7 +56,7 @@ fn fail_until(rig: &mut Rig, wanted: &str) -> ConnId {
 }
 
 /// The endpoints that one round of failures tries.
-fn tried(rig: &mut Rig) -> Vec<String> {
+fn tried(rig: &mut ChannelRig) -> Vec<String> {
     let mut tried = Vec::new();
     loop {
         if rig.channel.current().is_none() {
@@ -72,8 +72,8 @@ fn tried(rig: &mut Rig) -> Vec<String> {
 }
 
 /// Synchronised with this list, over a connection that has ended.
-fn synced(config: ChannelConfig, reply: Result<RpcReply, Status>) -> Rig {
-    let mut rig = Rig::with(ChannelConfig { sync_members: Some(EVERY), ..config });
+fn synced(config: ChannelConfig, reply: Result<RpcReply, Status>) -> ChannelRig {
+    let mut rig = ChannelRig::with(ChannelConfig { sync_members: Some(EVERY), ..config });
     rig.send_for(grant(1), 3600 * SECOND);
     let conn = rig.connected();
     if rig.channel.state.config.logs_in() {
@@ -92,7 +92,7 @@ fn synced(config: ChannelConfig, reply: Result<RpcReply, Status>) -> Rig {
 
 #[test]
 fn lower_priority_numbers_are_tried_first() {
-    let mut rig = Rig::with(with(vec![endpoint("far", 7, 0), endpoint("a", 1, 0), endpoint("b", 1, 0)]));
+    let mut rig = ChannelRig::with(with(vec![endpoint("far", 7, 0), endpoint("a", 1, 0), endpoint("b", 1, 0)]));
     rig.send_for(grant(1), 3600 * SECOND);
     let mut first = tried(&mut rig);
     assert_eq!(first.pop().unwrap(), "far:2379");
@@ -106,7 +106,7 @@ fn hung_members_do_not_hide_those_of_higher_priority_number() {
     // N22, E13
     for login in [Login::default(), Login::new("app", "pw")] {
         let endpoints = vec![endpoint("far", 7, 0), endpoint("a", 1, 0), endpoint("b", 1, 0)];
-        let mut rig = Rig::with(ChannelConfig { login, ..with(endpoints) });
+        let mut rig = ChannelRig::with(ChannelConfig { login, ..with(endpoints) });
         let mut tried = Vec::new();
         for _ in 0..3 {
             rig.send_for(grant(1), 3600 * SECOND);
@@ -123,7 +123,7 @@ fn hung_members_do_not_hide_those_of_higher_priority_number() {
 /// Only [`Config`](crate::etcd::Config) limits their number.
 #[test]
 fn many_endpoints_are_all_tried() {
-    let mut rig = Rig::with(with((0..70).map(|n| endpoint(&format!("h{n}"), n % 3, 0)).collect()));
+    let mut rig = ChannelRig::with(with((0..70).map(|n| endpoint(&format!("h{n}"), n % 3, 0)).collect()));
     rig.send_for(grant(1), 3600 * SECOND);
     assert_eq!(tried(&mut rig).len(), 70);
 }
@@ -131,7 +131,7 @@ fn many_endpoints_are_all_tried() {
 #[test]
 fn client_goes_back_to_lower_priority_number() {
     let endpoints = || with(vec![endpoint("far", 7, 0), endpoint("near", 1, 0)]);
-    let connect_far = |rig: &mut Rig| {
+    let connect_far = |rig: &mut ChannelRig| {
         rig.send_for(grant(1), 3600 * SECOND);
         let conn = fail_until(rig, "far:2379");
         rig.channel.handle_connected(rig.now, conn);
@@ -141,14 +141,14 @@ fn client_goes_back_to_lower_priority_number() {
         conn
     };
     // When the connection ends after it lasted.
-    let mut rig = Rig::with(endpoints());
+    let mut rig = ChannelRig::with(endpoints());
     let conn = connect_far(&mut rig);
     rig.pass(SECOND);
     rig.channel.handle_disconnected(rig.now, conn, Fault::Closed);
     rig.send(grant(1));
     assert_eq!(connecting(&mut rig).1, "near:2379");
     // When nothing needs it.
-    let mut rig = Rig::with(ChannelConfig { idle_timeout: Some(60 * SECOND), ..endpoints() });
+    let mut rig = ChannelRig::with(ChannelConfig { idle_timeout: Some(60 * SECOND), ..endpoints() });
     let conn = connect_far(&mut rig);
     rig.until_due();
     assert_eq!(rig.all(), [disconnect(conn)]);
@@ -311,7 +311,7 @@ fn refused_or_hostile_list_changes_nothing() {
 fn idle_connection_requests_no_list() {
     // P7, N22
     let sync_members = Some(EVERY);
-    let mut rig = Rig::with(ChannelConfig { sync_members, idle_timeout: Some(2 * EVERY), ..config(1) });
+    let mut rig = ChannelRig::with(ChannelConfig { sync_members, idle_timeout: Some(2 * EVERY), ..config(1) });
     rig.send(grant(1));
     let conn = rig.connected();
     let rpc = rig.call();
@@ -322,7 +322,7 @@ fn idle_connection_requests_no_list() {
     rig.until_due();
     assert_eq!(rig.all(), [disconnect(conn)]);
     // While a watch is open, it is.
-    let mut rig = Rig::with(ChannelConfig { sync_members, watch_quiet: 10 * EVERY, ..config(1) });
+    let mut rig = ChannelRig::with(ChannelConfig { sync_members, watch_quiet: 10 * EVERY, ..config(1) });
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     rig.connected();
     rig.stream(StreamKind::Watch);

@@ -6,8 +6,8 @@ use crate::Credentials;
 use crate::jitter::mix;
 use alloc::collections::BTreeMap;
 
-struct World {
-    rig: Rig,
+struct RandomChannel {
+    rig: ChannelRig,
     seed: u64,
     drawn: u64,
     /// Number of replies per request.
@@ -19,11 +19,11 @@ struct World {
     streams: Vec<StreamId>,
 }
 
-impl World {
+impl RandomChannel {
     fn new(seed: u64) -> Self {
         let login = if seed.is_multiple_of(2) { Login::new("app", "pw") } else { Login::default() };
         let request_credentials = seed.is_multiple_of(4);
-        let rig = Rig::with(ChannelConfig { login, request_credentials, ..config(1 + (seed / 2 % 3) as u16) });
+        let rig = ChannelRig::with(ChannelConfig { login, request_credentials, ..config(1 + (seed / 2 % 3) as u16) });
         let (answered, watches) = (BTreeMap::new(), BTreeMap::new());
         Self { rig, seed, drawn: 0, answered, watches, conns: Vec::new(), rpcs: Vec::new(), streams: Vec::new() }
     }
@@ -185,7 +185,7 @@ fn every_request_gets_one_reply_and_every_watch_opens_after_faults() {
     // S2
     let (mut open, mut refused) = (0, 0);
     for seed in 0..500 {
-        let mut world = World::new(seed);
+        let mut world = RandomChannel::new(seed);
         for _ in 0..300 {
             match world.dice(4) {
                 0 => world.request(),

@@ -2,11 +2,11 @@
 
 use super::*;
 
-fn keep_alive(rig: &mut Rig, id: u64) -> CallId {
+fn keep_alive(rig: &mut ChannelRig, id: u64) -> CallId {
     rig.send(Request::KeepAlive { lease: lease(id), ttl: 10 * SECOND })
 }
 
-fn sent(rig: &mut Rig, stream: StreamId, id: u64) {
+fn sent(rig: &mut ChannelRig, stream: StreamId, id: u64) {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Send { stream: s, message: StreamSend::KeepAlive(message) })) => {
             assert_eq!((s, message.id), (stream, lease(id).get()));
@@ -15,7 +15,7 @@ fn sent(rig: &mut Rig, stream: StreamId, id: u64) {
     }
 }
 
-fn alive(rig: &mut Rig, stream: StreamId, id: i64, ttl: i64) {
+fn alive(rig: &mut ChannelRig, stream: StreamId, id: i64, ttl: i64) {
     let message = StreamReceived::KeepAlive(LeaseKeepAliveResponse { header: None, id, ttl });
     rig.channel.handle_message(rig.now, stream, message);
 }
@@ -27,7 +27,7 @@ fn lives(call: CallId, ttl: i64) -> ChannelOutput {
 #[test]
 fn keep_alive_replies_match_requests_in_order_per_lease() {
     // E1
-    let (mut rig, _) = Rig::up(1);
+    let (mut rig, _) = ChannelRig::up(1);
     let calls = [1, 2, 1].map(|id| keep_alive(&mut rig, id));
     let stream = rig.stream(StreamKind::KeepAlive);
     for id in [1, 2, 1] {
@@ -49,7 +49,7 @@ fn keep_alive_replies_match_requests_in_order_per_lease() {
 #[test]
 fn ended_stream_settles_only_sent_keep_alives() {
     // M8
-    let (mut rig, conn) = Rig::up(1);
+    let (mut rig, conn) = ChannelRig::up(1);
     let first = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     sent(&mut rig, stream, 1);
@@ -76,7 +76,7 @@ fn no_keys() -> Result<RpcReply, Status> {
 #[test]
 fn unanswered_keep_alive_and_probe_close_connection() {
     // E9, E13
-    let (mut rig, conn) = Rig::up(2);
+    let (mut rig, conn) = ChannelRig::up(2);
     let call = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     sent(&mut rig, stream, 1);
@@ -90,7 +90,7 @@ fn unanswered_keep_alive_and_probe_close_connection() {
 #[test]
 fn late_keep_alives_close_nothing() {
     // E13
-    let (mut rig, conn) = Rig::up(2);
+    let (mut rig, conn) = ChannelRig::up(2);
     let call = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     sent(&mut rig, stream, 1);
@@ -115,7 +115,7 @@ fn late_keep_alives_close_nothing() {
 #[test]
 fn call_after_late_keep_alive_has_its_own_time() {
     // E13
-    let (mut rig, conn) = Rig::up(2);
+    let (mut rig, conn) = ChannelRig::up(2);
     keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     sent(&mut rig, stream, 1);
@@ -125,7 +125,7 @@ fn call_after_late_keep_alive_has_its_own_time() {
 }
 
 /// Half of a TTL of ten seconds passes, while the server answers calls.
-fn pass_half_of_ttl(rig: &mut Rig) {
+fn pass_half_of_ttl(rig: &mut ChannelRig) {
     for _ in 0..8 {
         rig.answered_after(620 * MS);
     }
@@ -133,7 +133,7 @@ fn pass_half_of_ttl(rig: &mut Rig) {
 }
 
 /// Sends a call, which is answered at once. Returns the reply.
-fn answer_call(rig: &mut Rig) -> ChannelOutput {
+fn answer_call(rig: &mut ChannelRig) -> ChannelOutput {
     let call = rig.send(grant(1));
     let rpc = rig.call();
     rig.answer(rpc, granted(1));
@@ -144,7 +144,7 @@ fn answer_call(rig: &mut Rig) -> ChannelOutput {
 #[test]
 fn stuck_keep_alive_stream_is_reopened_but_connection_stays() {
     // E13
-    let (mut rig, conn) = Rig::up(1);
+    let (mut rig, conn) = ChannelRig::up(1);
     let before = rig.send(grant(1));
     let earlier = rig.call();
     let call = keep_alive(&mut rig, 1);
@@ -169,7 +169,7 @@ fn stuck_keep_alive_stream_is_reopened_but_connection_stays() {
 #[test]
 fn member_without_replies_to_keep_alives_is_left() {
     // E9
-    let (mut rig, conn) = Rig::up(2);
+    let (mut rig, conn) = ChannelRig::up(2);
     let call = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     sent(&mut rig, stream, 1);
@@ -184,7 +184,7 @@ fn member_without_replies_to_keep_alives_is_left() {
 #[test]
 fn stuck_keep_alive_is_noticed_behind_one_of_longer_ttl() {
     // E13
-    let (mut rig, _) = Rig::up(1);
+    let (mut rig, _) = ChannelRig::up(1);
     let long = rig.send(Request::KeepAlive { lease: lease(2), ttl: 60 * SECOND });
     let short = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
@@ -199,7 +199,7 @@ fn stuck_keep_alive_is_noticed_behind_one_of_longer_ttl() {
 #[test]
 fn stream_ended_without_leader_switches_endpoint() {
     // E9
-    let (mut rig, conn) = Rig::up(2);
+    let (mut rig, conn) = ChannelRig::up(2);
     let call = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     sent(&mut rig, stream, 1);
@@ -218,7 +218,7 @@ fn stream_ended_without_leader_switches_endpoint() {
 
 #[test]
 fn message_of_wrong_kind_closes_connection() {
-    let (mut rig, conn) = Rig::up(1);
+    let (mut rig, conn) = ChannelRig::up(1);
     keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     rig.channel.handle_message(rig.now, stream, StreamReceived::Watch(WatchResponse::default()));
@@ -231,7 +231,7 @@ fn message_of_wrong_kind_closes_connection() {
 fn watch_stream_failing_four_times_switches_endpoint() {
     // E9
     for members in [1, 2] {
-        let mut rig = Rig::new(members);
+        let mut rig = ChannelRig::new(members);
         rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
         let conn = rig.connected();
         for end in 1..=4 {

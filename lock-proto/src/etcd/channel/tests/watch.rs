@@ -9,7 +9,7 @@ fn w(n: u64) -> WatchId {
     WatchId::new(n)
 }
 
-impl Rig {
+impl ChannelRig {
     fn watch(&mut self, n: u64) {
         self.channel.watch(self.now, w(n), "k".into(), Bytes::new(), false);
     }
@@ -28,7 +28,7 @@ impl Rig {
     }
 }
 
-fn watch_request(rig: &mut Rig, stream: StreamId) -> WatchRequestUnion {
+fn watch_request(rig: &mut ChannelRig, stream: StreamId) -> WatchRequestUnion {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Send { stream: s, message: StreamSend::Watch(WatchRequest { request }) })) => {
             assert_eq!(s, stream);
@@ -39,7 +39,7 @@ fn watch_request(rig: &mut Rig, stream: StreamId) -> WatchRequestUnion {
 }
 
 /// Expects the creation of a watch as the next output. Returns its id.
-pub(super) fn creation(rig: &mut Rig, stream: StreamId) -> i64 {
+pub(super) fn creation(rig: &mut ChannelRig, stream: StreamId) -> i64 {
     match watch_request(rig, stream) {
         WatchRequestUnion::Create(create) => {
             assert_eq!((create.start_revision, create.fragment, create.progress_notify), (0, true, false));
@@ -49,7 +49,7 @@ pub(super) fn creation(rig: &mut Rig, stream: StreamId) -> i64 {
     }
 }
 
-pub(super) fn cancelled(rig: &mut Rig, stream: StreamId) -> i64 {
+pub(super) fn cancelled(rig: &mut ChannelRig, stream: StreamId) -> i64 {
     match watch_request(rig, stream) {
         WatchRequestUnion::Cancel(cancel) => cancel.watch_id,
         other @ (WatchRequestUnion::Create(_) | WatchRequestUnion::Progress(_)) => panic!("no cancellation: {other:?}"),
@@ -62,7 +62,7 @@ pub(super) fn open(wire: i64, revision: i64) -> WatchResponse {
 }
 
 /// Creates a watch, which the server opens.
-pub(super) fn created(rig: &mut Rig, stream: StreamId, revision: i64) -> i64 {
+pub(super) fn created(rig: &mut ChannelRig, stream: StreamId, revision: i64) -> i64 {
     let wire = creation(rig, stream);
     rig.receive_watch(stream, open(wire, revision));
     match rig.channel.poll_output() {
@@ -73,7 +73,7 @@ pub(super) fn created(rig: &mut Rig, stream: StreamId, revision: i64) -> i64 {
 }
 
 /// etcd denies with the id -1.
-pub(super) fn deny(rig: &mut Rig, stream: StreamId, words: &str) {
+pub(super) fn deny(rig: &mut ChannelRig, stream: StreamId, words: &str) {
     let denied = WatchResponse {
         header: HEADER,
         watch_id: -1,
@@ -102,7 +102,7 @@ fn changed(n: u64, deleted: bool, key: &'static str, revision: i64) -> ChannelOu
 #[test]
 fn one_stream_carries_all_watches_from_current_revision() {
     // E5
-    let mut rig = Rig::new(1);
+    let mut rig = ChannelRig::new(1);
     rig.watch(1);
     rig.watch(2);
     rig.connected();
@@ -128,7 +128,7 @@ fn one_stream_carries_all_watches_from_current_revision() {
 #[test]
 fn watches_of_each_stream_are_numbered_from_zero() {
     // E5
-    let mut rig = Rig::new(1);
+    let mut rig = ChannelRig::new(1);
     rig.watch(1);
     rig.watch(2);
     rig.connected();
@@ -145,7 +145,7 @@ fn watches_of_each_stream_are_numbered_from_zero() {
 #[test]
 fn stream_whose_numbers_have_shifted_is_reopened() {
     // E5
-    let mut rig = Rig::new(1);
+    let mut rig = ChannelRig::new(1);
     (1..=3).for_each(|n| rig.watch(n));
     rig.connected();
     let stream = rig.stream(StreamKind::Watch);
@@ -164,7 +164,7 @@ fn stream_whose_numbers_have_shifted_is_reopened() {
 #[test]
 fn watch_creations_in_flight_are_limited() {
     // E9
-    let (mut rig, _) = Rig::up(1);
+    let (mut rig, _) = ChannelRig::up(1);
     (0..200).for_each(|n| rig.watch(n));
     let stream = rig.stream(StreamKind::Watch);
     let wires: Vec<i64> = (0..calls::MAX_IN_FLIGHT).map(|_| creation(&mut rig, stream)).collect();
@@ -179,7 +179,7 @@ fn watch_creations_in_flight_are_limited() {
 
 #[test]
 fn unwatched_watch_is_cancelled_and_its_events_are_dropped() {
-    let (mut rig, _, stream, wire) = Rig::watching(1);
+    let (mut rig, _, stream, wire) = ChannelRig::watching(1);
     rig.watch(2);
     rig.watch(3);
     let second = creation(&mut rig, stream);
@@ -200,7 +200,7 @@ fn unwatched_watch_is_cancelled_and_its_events_are_dropped() {
 #[test]
 fn cancelled_watch_is_reopened() {
     // M2
-    let (mut rig, _, stream, wire) = Rig::watching(1);
+    let (mut rig, _, stream, wire) = ChannelRig::watching(1);
     let compacted = WatchResponse {
         header: HEADER,
         watch_id: wire,
@@ -225,7 +225,7 @@ fn cancelled_watch_is_reopened() {
 
 #[test]
 fn denied_watch_is_refused() {
-    let (mut rig, _, stream, wire) = Rig::watching(1);
+    let (mut rig, _, stream, wire) = ChannelRig::watching(1);
     rig.watch(2);
     rig.watch(3);
     creation(&mut rig, stream);
@@ -248,7 +248,7 @@ fn denied_watch_is_refused() {
 
 #[test]
 fn ended_stream_or_connection_unsubscribes_and_reopens_watch() {
-    let (mut rig, conn, stream, _) = Rig::watching(1);
+    let (mut rig, conn, stream, _) = ChannelRig::watching(1);
     rig.end(stream, Code::Cancelled, "etcdserver: watch canceled");
     assert_eq!(rig.all(), [ChannelOutput::Unsubscribed { watch: w(1) }]);
     rig.until_due();
@@ -269,7 +269,7 @@ fn ended_stream_or_connection_unsubscribes_and_reopens_watch() {
 
 #[test]
 fn refused_stream_refuses_its_watches() {
-    let (mut rig, _, stream, _) = Rig::watching(1);
+    let (mut rig, _, stream, _) = ChannelRig::watching(1);
     rig.end(stream, Code::Unimplemented, "unknown service etcdserverpb.Watch");
     let outputs = rig.all();
     assert!(matches!(&outputs[..], [ChannelOutput::WatchRefused { watch, .. }] if *watch == w(1)));
@@ -293,7 +293,7 @@ fn malformed_watch_response_reopens_stream() {
     .map(Some)
     .chain([None])
     {
-        let (mut rig, conn, stream, wire) = Rig::watching(1);
+        let (mut rig, conn, stream, wire) = ChannelRig::watching(1);
         rig.watch(2);
         assert_eq!(creation(&mut rig, stream), wire + 1);
         rig.receive_watch(stream, broken.map_or_else(|| events(wire, alloc::vec![no_kv.clone()]), |make| make(wire)));
@@ -310,7 +310,7 @@ fn malformed_watch_response_reopens_stream() {
 #[test]
 fn silent_watch_stream_is_probed_and_then_disconnected() {
     // E9
-    let (mut rig, conn, stream, wire) = Rig::watching(2);
+    let (mut rig, conn, stream, wire) = ChannelRig::watching(2);
     for _ in 0..3 {
         rig.pass(10 * SECOND - MS);
         assert_eq!(rig.all(), []);
@@ -340,7 +340,7 @@ fn silent_watch_stream_is_probed_and_then_disconnected() {
 #[test]
 fn watch_not_opened_in_time_closes_connection() {
     // E9
-    let (mut rig, conn) = Rig::up(2);
+    let (mut rig, conn) = ChannelRig::up(2);
     rig.watch(1);
     let stream = rig.stream(StreamKind::Watch);
     creation(&mut rig, stream);
@@ -350,7 +350,7 @@ fn watch_not_opened_in_time_closes_connection() {
 
 #[test]
 fn stream_without_watches_stays_open_and_is_reused() {
-    let (mut rig, _, stream, wire) = Rig::watching(1);
+    let (mut rig, _, stream, wire) = ChannelRig::watching(1);
     rig.channel.unwatch(rig.now, w(1));
     assert_eq!(cancelled(&mut rig, stream), wire);
     rig.pass(3600 * SECOND);
@@ -364,11 +364,11 @@ fn stream_without_watches_stays_open_and_is_reused() {
 #[test]
 fn long_lived_watch_resets_backoff() {
     // E5
-    let mut rig = Rig::new(1);
+    let mut rig = ChannelRig::new(1);
     rig.watch(1);
     rig.connected();
     let mut stream = rig.stream(StreamKind::Watch);
-    let pause = |rig: &mut Rig, stream| {
+    let pause = |rig: &mut ChannelRig, stream| {
         let wire = created(rig, stream, 5);
         rig.receive_watch(stream, WatchResponse { watch_id: wire, canceled: true, ..WatchResponse::default() });
         assert_eq!(rig.notifications(), [ChannelOutput::Unsubscribed { watch: w(1) }]);
@@ -392,7 +392,7 @@ fn long_lived_watch_resets_backoff() {
 fn creation_with_unknown_id_opens_no_watch_and_reopens_stream() {
     // E5
     for id in [7, -1] {
-        let mut rig = Rig::new(1);
+        let mut rig = ChannelRig::new(1);
         rig.watch(1);
         rig.connected();
         let stream = rig.stream(StreamKind::Watch);
@@ -406,7 +406,7 @@ fn creation_with_unknown_id_opens_no_watch_and_reopens_stream() {
 #[test]
 fn response_with_unknown_id_opens_no_watch() {
     // E5
-    let mut rig = Rig::new(1);
+    let mut rig = ChannelRig::new(1);
     rig.watch(1);
     rig.connected();
     let stream = rig.stream(StreamKind::Watch);

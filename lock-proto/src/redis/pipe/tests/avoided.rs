@@ -4,7 +4,7 @@
 use super::*;
 
 /// Connections end at this request. Returns the connection that is up without it.
-fn closes_at(rig: &mut Rig, command: &str) -> ConnId {
+fn closes_at(rig: &mut PipeRig, command: &str) -> ConnId {
     let mut conn = rig.opened();
     for _ in 0..2 {
         assert!(rig.commands(conn).contains(&command.into()), "it is asked twice");
@@ -19,10 +19,10 @@ fn closes_at(rig: &mut Rig, command: &str) -> ConnId {
 
 #[test]
 fn name_and_client_id_are_left_out() {
-    let mut rig = Rig::new("redis://h?client_name=app");
+    let mut rig = PipeRig::new("redis://h?client_name=app");
     closes_at(&mut rig, "CLIENT");
     assert!(rig.outputs().contains(&PipeOutput::Up(Hello::default())));
-    let mut rig = Rig::with("redis://h", Role::Wake, false);
+    let mut rig = PipeRig::with("redis://h", Role::Wake, false);
     closes_at(&mut rig, "CLIENT");
     assert!(rig.outputs().contains(&PipeOutput::Up(Hello::default())));
 }
@@ -30,7 +30,7 @@ fn name_and_client_id_are_left_out() {
 /// Regression: each connection ended at `INFO`, so no renewal ever arrived.
 #[test]
 fn server_info_is_refused_after_two_closed_connections_and_asked_later() {
-    let mut rig = Rig::new("redis://h");
+    let mut rig = PipeRig::new("redis://h");
     let mut conn = rig.opened();
     for round in 0..3 {
         rig.outputs();
@@ -55,7 +55,7 @@ fn server_info_is_refused_after_two_closed_connections_and_asked_later() {
 /// A server may end at any request.
 #[test]
 fn request_that_was_answered_in_between_is_asked_again() {
-    let mut rig = Rig::new("redis://h");
+    let mut rig = PipeRig::new("redis://h");
     let mut conn = rig.opened();
     for _ in 0..3 {
         rig.pipe.request_server_info(rig.now);
@@ -77,10 +77,10 @@ fn request_that_was_answered_in_between_is_asked_again() {
 fn what_a_connection_needs_is_always_asked() {
     // Q6
     for (mut rig, command) in [
-        (Rig::with("redis://h", Role::Commands, true), "INFO"),
-        (Rig::new("redis://h?protocol=resp3"), "HELLO"),
-        (Rig::new("redis://:secret@h"), "AUTH"),
-        (Rig::new("redis://h/3"), "SELECT"),
+        (PipeRig::with("redis://h", Role::Commands, true), "INFO"),
+        (PipeRig::new("redis://h?protocol=resp3"), "HELLO"),
+        (PipeRig::new("redis://:secret@h"), "AUTH"),
+        (PipeRig::new("redis://h/3"), "SELECT"),
     ] {
         let mut conn = rig.opened();
         for _ in 0..4 {
@@ -96,7 +96,7 @@ fn what_a_connection_needs_is_always_asked() {
 /// Regression: the connection counted as one that had worked and was lost, time after time.
 #[test]
 fn reply_of_server_that_is_full_is_the_cause_of_the_end() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let (call, second) = (rig.send(take("a")), rig.send(take("b")));
     rig.written(conn);
     rig.receive(conn, b"-ERR max number of clients reached\r\n");

@@ -7,24 +7,24 @@ use crate::url::Login;
 const FILE: &str = "redis://app@h?password_file=/run/secret";
 
 /// The request that the pipe makes next.
-fn requested(rig: &mut Rig, conn: ConnId) -> CredentialsRequest {
+fn requested(rig: &mut PipeRig, conn: ConnId) -> CredentialsRequest {
     match rig.pipe.poll_output() {
         Some(PipeOutput::Credentials(id, request)) if id == conn => *request,
         other => panic!("no request: {other:?}"),
     }
 }
 
-fn supply(rig: &mut Rig, conn: ConnId, credentials: Option<Credentials>) {
+fn supply(rig: &mut PipeRig, conn: ConnId, credentials: Option<Credentials>) {
     rig.pipe.handle_credentials(rig.now, conn, credentials);
 }
 
-fn auth(rig: &mut Rig, conn: ConnId) -> Vec<Vec<String>> {
+fn auth(rig: &mut PipeRig, conn: ConnId) -> Vec<Vec<String>> {
     commands(&rig.written(conn))
 }
 
 /// An open connection whose password is valid for 10 s.
-fn up() -> (Rig, ConnId) {
-    let mut rig = Rig::new(FILE);
+fn up() -> (PipeRig, ConnId) {
+    let mut rig = PipeRig::new(FILE);
     let conn = rig.opened();
     requested(&mut rig, conn);
     supply(&mut rig, conn, Some(Credentials::new("t1").valid_for(Duration::from_secs(10))));
@@ -39,7 +39,7 @@ fn credentials_are_requested_for_each_connection_and_nothing_leaves_before() {
     // N19
     for resp3 in [false, true] {
         let url = format!("{FILE}{}", if resp3 { "&protocol=resp3" } else { "" });
-        let mut rig = Rig::new(&url);
+        let mut rig = PipeRig::new(&url);
         let call = rig.send(take("a"));
         for round in 0..2 {
             let conn = if round == 0 { rig.opened() } else { rig.reopened() };
@@ -64,12 +64,12 @@ fn credentials_are_requested_for_each_connection_and_nothing_leaves_before() {
 #[test]
 fn missing_or_expired_credentials_end_attempt_with_cause_of_their_own() {
     // N19
-    let none: fn(&mut Rig, ConnId) = |rig, conn| supply(rig, conn, None);
-    let expired: fn(&mut Rig, ConnId) =
+    let none: fn(&mut PipeRig, ConnId) = |rig, conn| supply(rig, conn, None);
+    let expired: fn(&mut PipeRig, ConnId) =
         |rig, conn| supply(rig, conn, Some(Credentials::new("old").valid_for(Duration::ZERO)));
-    let late: fn(&mut Rig, ConnId) = |rig, _| rig.pass(Duration::from_secs(2));
+    let late: fn(&mut PipeRig, ConnId) = |rig, _| rig.pass(Duration::from_secs(2));
     for answer in [none, expired, late] {
-        let mut rig = Rig::new(FILE);
+        let mut rig = PipeRig::new(FILE);
         let conn = rig.opened();
         requested(&mut rig, conn);
         answer(&mut rig, conn);
@@ -87,7 +87,7 @@ fn missing_or_expired_credentials_end_attempt_with_cause_of_their_own() {
 #[test]
 fn login_that_expires_before_server_replies_ends_attempt() {
     // N19
-    let mut rig = Rig::new(FILE);
+    let mut rig = PipeRig::new(FILE);
     let conn = rig.opened();
     requested(&mut rig, conn);
     supply(&mut rig, conn, Some(Credentials::new("t1").valid_for(50 * MS)));
@@ -148,7 +148,7 @@ fn rejected_renewal_leaves_connection_open_and_next_request_says_so() {
 #[test]
 fn rejected_login_is_part_of_next_request() {
     // N19
-    let mut rig = Rig::new(FILE);
+    let mut rig = PipeRig::new(FILE);
     let conn = rig.opened();
     requested(&mut rig, conn);
     supply(&mut rig, conn, Some(Credentials::new("cached")));
@@ -185,7 +185,7 @@ fn rejected_login_is_part_of_next_request() {
 #[test]
 fn login_of_settings_is_not_sent_if_host_supplies_it() {
     // N19
-    let mut rig = Rig::new("redis://app:static@h");
+    let mut rig = PipeRig::new("redis://app:static@h");
     rig.pipe.state.config.request_credentials = true;
     let conn = rig.opened();
     assert_eq!(requested(&mut rig, conn).login, Login::new("app", "static"));

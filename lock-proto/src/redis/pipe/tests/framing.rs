@@ -1,7 +1,7 @@
 //! Framing of bytes in any portions, and its cost in memory and time.
 
 use super::*;
-use crate::redis::pipe::frame::{Answer, Scan, Scanner};
+use crate::redis::pipe::frame::{Decoded, Scan, Scanner};
 
 fn scan(bytes: &[u8], protocol: Protocol, step: usize) -> Result<Scan, Breach> {
     let mut scanner = Scanner::default();
@@ -62,7 +62,7 @@ fn frame_end_is_found_however_input_is_split() {
                 let shown = bytes.escape_ascii();
                 assert_eq!(scan(&longer, protocol, step), expected, "{shown} {protocol:?} in portions of {step}");
                 if expected.is_ok() {
-                    assert!(Answer::decode(bytes, protocol).is_ok(), "{shown} {protocol:?} is decoded");
+                    assert!(Decoded::decode(bytes, protocol).is_ok(), "{shown} {protocol:?} is decoded");
                 }
             }
         }
@@ -151,7 +151,7 @@ fn replies_are_parsed_however_input_is_split() {
     let text = b":1\r\n-OOM command not allowed\r\n+OK\r\n$-1\r\n*2\r\n:0\r\n:250\r\n$2\r\nOK\r\n";
     let mut whole: Option<Vec<PipeOutput>> = None;
     for step in [text.len(), 1, 2, 3, 7, 13] {
-        let (mut rig, conn) = Rig::up();
+        let (mut rig, conn) = PipeRig::up();
         for request in [extend("a"), extend("b"), take("c"), take("d")] {
             rig.send(request);
         }
@@ -173,7 +173,7 @@ fn replies_are_parsed_however_input_is_split() {
 fn frame_received_byte_by_byte_is_scanned_in_linear_time() {
     // Rescanning from the start each time would take 2 * 10^9 steps for a reply of 60 000 bytes.
     assert_linear(60_000, |length| {
-        let mut rig = Rig::with("redis://h", Role::Commands, true);
+        let mut rig = PipeRig::with("redis://h", Role::Commands, true);
         let conn = rig.opened();
         rig.written(conn);
         let line = [b"-ERR ".to_vec(), vec![b'x'; length], b"\r\n".to_vec()].concat();
@@ -186,7 +186,7 @@ fn frame_received_byte_by_byte_is_scanned_in_linear_time() {
 
 #[test]
 fn request_larger_than_buffer_is_sent_whole() {
-    let mut rig = Rig::with("redis://h", Role::Wake, false);
+    let mut rig = PipeRig::with("redis://h", Role::Wake, false);
     let conn = rig.opened();
     rig.written(conn);
     rig.receive(conn, b":1\r\n");
@@ -203,12 +203,12 @@ fn request_larger_than_buffer_is_sent_whole() {
 fn outcome_is_unknown_once_host_has_seen_request() {
     // M8
     let whole = {
-        let (mut rig, conn) = Rig::up();
+        let (mut rig, conn) = PipeRig::up();
         rig.send(extend("a"));
         rig.written(conn).len()
     };
     for consumed in 0..=whole {
-        let (mut rig, conn) = Rig::up();
+        let (mut rig, conn) = PipeRig::up();
         let a = rig.send(extend("a"));
         // The host may have sent it all, and have reported a part of it so far.
         assert_eq!(rig.pipe.outgoing(conn).len(), whole);

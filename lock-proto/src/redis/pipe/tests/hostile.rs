@@ -3,8 +3,8 @@
 
 use super::*;
 
-fn with_request(url: &str) -> (Rig, ConnId, CallId) {
-    let mut rig = Rig::new(url);
+fn with_request(url: &str) -> (PipeRig, ConnId, CallId) {
+    let mut rig = PipeRig::new(url);
     let conn = rig.opened();
     rig.written(conn);
     if url.contains("resp3") {
@@ -17,7 +17,7 @@ fn with_request(url: &str) -> (Rig, ConnId, CallId) {
 }
 
 /// Asserts that this breach drops the connection, and that a new connection works.
-fn dropped(mut rig: Rig, conn: ConnId, call: CallId, breach: Breach) {
+fn dropped(mut rig: PipeRig, conn: ConnId, call: CallId, breach: Breach) {
     let why = || fault(Fault::Protocol(breach));
     let expected =
         [PipeOutput::Disconnect(conn, Some(why())), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
@@ -85,7 +85,7 @@ fn endless_line_drops_connection() {
 fn unsolicited_reply_drops_connection() {
     // P3
     for frame in [&b"+OK\r\n"[..], b":1\r\n", b"*0\r\n", b"$-1\r\n"] {
-        let (mut rig, conn) = Rig::up();
+        let (mut rig, conn) = PipeRig::up();
         rig.receive(conn, frame);
         let why = fault(Fault::Protocol(Breach::Unsolicited));
         assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn, Some(why.clone())), PipeOutput::Down(why)]);
@@ -97,7 +97,7 @@ fn unsolicited_reply_drops_connection() {
 
 #[test]
 fn reply_to_partly_sent_request_drops_connection() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let call = rig.send(take("a"));
     let len = rig.pipe.outgoing(conn).len();
     rig.pipe.consume(conn, len - 1);
@@ -107,7 +107,7 @@ fn reply_to_partly_sent_request_drops_connection() {
 
 #[test]
 fn bytes_before_connect_drop_connection() {
-    let mut rig = Rig::new("redis://h");
+    let mut rig = PipeRig::new("redis://h");
     rig.pipe.open(rig.now);
     let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
     rig.receive(conn, b"+OK\r\n");
@@ -199,7 +199,7 @@ fn handshake_reply_of_wrong_type_drops_connection() {
         ("redis://h?protocol=resp3", b"*2\r\n+a\r\n+b\r\n"),
     ];
     for (url, frame) in cases {
-        let mut rig = Rig::new(url);
+        let mut rig = PipeRig::new(url);
         let conn = rig.opened();
         rig.written(conn);
         rig.receive(conn, frame);
@@ -256,7 +256,7 @@ fn late_input_from_old_connection_is_ignored() {
 
 #[test]
 fn consuming_more_than_handed_out_is_harmless() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let call = rig.send(take("a"));
     rig.pipe.consume(conn, usize::MAX);
     assert_eq!(rig.commands(conn), ["SET"], "what was not handed out is still there");
@@ -280,7 +280,7 @@ fn cluster_mode_and_busy_servers_are_refused_before_any_request() {
         (mode("server_mode"), ErrorClass::Refused, cluster),
         (format!("-{busy}\r\n"), ErrorClass::Transient, busy),
     ] {
-        let mut rig = Rig::with("redis://h", Role::Commands, true);
+        let mut rig = PipeRig::with("redis://h", Role::Commands, true);
         let waiting = rig.send(take("a"));
         let conn = rig.opened();
         assert_eq!(rig.commands(conn), ["INFO"]);

@@ -4,8 +4,8 @@ use super::*;
 
 const CHECK: Duration = Duration::from_secs(60);
 
-fn up() -> (Rig, ConnId) {
-    let (mut rig, conn) = Rig::up();
+fn up() -> (PipeRig, ConnId) {
+    let (mut rig, conn) = PipeRig::up();
     rig.pipe.state.config.idle_checks = Some([CHECK; 2]);
     (rig, conn)
 }

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn unconsumed_output_is_retained() {
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     rig.send(take("a"));
     let all = rig.pipe.outgoing(conn).to_vec();
     for taken in [1, 5, all.len() - 7] {
@@ -22,7 +22,7 @@ fn unconsumed_output_is_retained() {
 #[test]
 fn reply_to_command_encoded_behind_partial_write_is_accepted() {
     // P2
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let a = rig.send(take("a"));
     rig.pipe.outgoing(conn);
     rig.pipe.consume(conn, 5);
@@ -35,7 +35,7 @@ fn reply_to_command_encoded_behind_partial_write_is_accepted() {
 #[test]
 fn encoding_stops_at_outgoing_limit() {
     // P3
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     rig.send(take("a"));
     let len = rig.written(conn).len();
     for (limit, encoded) in [(len - 1, 1), (len, 1), (len + 1, 2)] {
@@ -65,7 +65,7 @@ fn server_info_query_does_not_delay_requests() {
         ("$-1\r\n".into(), no_uptime.clone()),
         (":1\r\n".into(), no_uptime),
     ] {
-        let mut rig = Rig::new("redis://h");
+        let mut rig = PipeRig::new("redis://h");
         rig.pipe.request_server_info(rig.now);
         let a = rig.send(take("a"));
         let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };

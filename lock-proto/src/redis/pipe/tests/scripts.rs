@@ -6,8 +6,8 @@ use super::*;
 const NOSCRIPT: &[u8] = b"-NOSCRIPT No matching script. Please use EVAL.\r\n";
 
 /// A connection on which the server knows the scripts of `extend` and `release`.
-fn known() -> (Rig, ConnId) {
-    let (mut rig, conn) = Rig::up();
+fn known() -> (PipeRig, ConnId) {
+    let (mut rig, conn) = PipeRig::up();
     rig.send(extend("x"));
     rig.send(release("x"));
     assert_eq!(rig.commands(conn), ["EVAL", "EVAL"]);
@@ -19,7 +19,7 @@ fn known() -> (Rig, ConnId) {
 #[test]
 fn first_use_on_connection_carries_script_source() {
     // P1
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     rig.send(extend("a"));
     rig.send(extend("b"));
     rig.send(release("a"));

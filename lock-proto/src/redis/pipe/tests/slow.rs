@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn connection_times_out_on_silence_not_on_slow_reply() {
     // P6
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let first = rig.send(short("a"));
     let others: Vec<CallId> = (0..4).map(|_| rig.send(take("b"))).collect();
     rig.written(conn);
@@ -34,7 +34,7 @@ fn connection_times_out_on_silence_not_on_slow_reply() {
 #[test]
 fn number_of_requests_in_flight_is_limited() {
     // P6
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let most = Limits::default().in_flight;
     let calls: Vec<CallId> = (0..most + 10).map(|_| rig.send(extend("a"))).collect();
     rig.written(conn);
@@ -50,7 +50,7 @@ fn number_of_requests_in_flight_is_limited() {
 #[test]
 fn take_queued_for_half_its_ttl_is_not_sent() {
     // P6
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     let full: Vec<CallId> = (0..Limits::default().in_flight).map(|_| rig.send(extend("a"))).collect();
     rig.written(conn);
     let (late, other, extended) = (rig.send(short("b")), rig.send(take("c")), rig.send(extend("d")));
@@ -67,7 +67,7 @@ fn take_queued_for_half_its_ttl_is_not_sent() {
 #[test]
 fn renewal_overtakes_requests_that_have_not_left() {
     // P4
-    let (mut rig, conn) = Rig::up();
+    let (mut rig, conn) = PipeRig::up();
     rig.pipe.state.config.limits.in_flight = 1;
     let calls = ["a", "b", "c"].map(|name| rig.send(take(name)));
     assert_eq!(rig.commands(conn), ["SET"]);
@@ -88,7 +88,7 @@ fn renewal_overtakes_requests_that_have_not_left() {
 #[test]
 fn request_that_times_out_during_handshake_names_tls() {
     for (url, why) in [("rediss://h", Fault::Tls(crate::TlsFault::TimedOut)), ("redis://h", Fault::TimedOut)] {
-        let mut rig = Rig::with(url, Role::Commands, false);
+        let mut rig = PipeRig::with(url, Role::Commands, false);
         rig.pipe.open(rig.now);
         let call = rig.send(short("a"));
         rig.outputs();

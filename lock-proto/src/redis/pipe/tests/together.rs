@@ -22,7 +22,7 @@ fn arguments(script: script::Script, command: &[String]) -> &[String] {
     &command[2..]
 }
 
-impl Rig {
+impl PipeRig {
     /// Releases these locks by one command, which is written.
     fn released(&mut self, conn: ConnId, names: &[&str]) -> Vec<CallId> {
         let calls = names.iter().map(|name| self.send(plain(name))).collect();
@@ -48,7 +48,7 @@ impl Rig {
 #[test]
 fn queued_releases_are_batched_into_one_command() {
     // P4
-    let (mut rig, conn) = Rig::together();
+    let (mut rig, conn) = PipeRig::together();
     let [a, b] = ["a", "b"].map(|name| rig.send(plain(name)));
     let written = commands(&rig.written(conn));
     assert_eq!((written.len(), &*written[0][0]), (1, "EVAL"));
@@ -74,7 +74,7 @@ fn queued_releases_are_batched_into_one_command() {
 #[test]
 fn each_batched_release_gets_separate_reply() {
     // P4
-    let (mut rig, conn) = Rig::together();
+    let (mut rig, conn) = PipeRig::together();
     let calls = rig.released(conn, &["a", "b", "c", "d", "e"]);
     rig.receive(conn, b"$13\r\n-2 -3 0 -1 -2\r\n");
     let replies = [
@@ -91,7 +91,7 @@ fn each_batched_release_gets_separate_reply() {
 #[test]
 fn batching_preserves_order_per_lock() {
     // P4
-    let (mut rig, conn) = Rig::together();
+    let (mut rig, conn) = PipeRig::together();
     for request in [plain("a"), take("b"), plain("b"), plain("c"), take("c"), take("d"), plain("e"), plain("a")] {
         rig.send(request);
     }
@@ -107,7 +107,7 @@ fn batching_preserves_order_per_lock() {
 #[test]
 fn release_with_retired_numbers_is_sent_alone() {
     // P4
-    let (mut rig, conn) = Rig::together();
+    let (mut rig, conn) = PipeRig::together();
     let quiet = Request::Release { key: key("d"), number: 1, retired: None, announce: false };
     for request in [plain("a"), release("b"), plain("c"), quiet, plain("e")] {
         rig.send(request);
@@ -118,7 +118,7 @@ fn release_with_retired_numbers_is_sent_alone() {
 #[test]
 fn batch_has_a_limit_of_locks() {
     // P4
-    let (mut rig, conn) = Rig::together();
+    let (mut rig, conn) = PipeRig::together();
     let names: Vec<String> = (0..2 * MAX_LOCKS + 1).map(|n| format!("{n}")).collect();
     let calls: Vec<_> = names.iter().map(|name| rig.send(plain(name))).collect();
     let counts: Vec<_> = rig.next(conn).iter().map(|command| command.matches(' ').count()).collect();
@@ -130,7 +130,7 @@ fn batch_has_a_limit_of_locks() {
 #[test]
 fn requests_are_encoded_only_when_output_is_read() {
     // P4
-    let (mut rig, conn) = Rig::together();
+    let (mut rig, conn) = PipeRig::together();
     assert!(!rig.pipe.has_outgoing(conn));
     for name in ["a", "b"] {
         rig.send(plain(name));
@@ -148,7 +148,7 @@ fn requests_are_encoded_only_when_output_is_read() {
 #[test]
 fn missing_batch_script_falls_back_to_single_releases() {
     // P4
-    let (mut rig, conn) = Rig::together();
+    let (mut rig, conn) = PipeRig::together();
     rig.released(conn, &["x", "y"]);
     rig.receive(conn, b":-2\r\n");
     rig.outputs();
@@ -183,7 +183,7 @@ fn refused_batch_falls_back_to_single_releases() {
         ("NOPERM no permissions to access a key", false),
         ("OOM command not allowed", false),
     ] {
-        let (mut rig, conn) = Rig::together();
+        let (mut rig, conn) = PipeRig::together();
         let calls = rig.released(conn, &["a", "b"]);
         let waiting = ["c", "d"].map(|name| rig.send(plain(name)));
         rig.receive(conn, format!("-{refusal}\r\n").as_bytes());
@@ -213,7 +213,7 @@ fn reconnect_or_unclear_error_answers_each_request_of_batch() {
     // A server that requires a login refuses a long command before reading it, and hangs up.
     let unauthenticated = "ERR Protocol error: unauthenticated multibulk length";
     for (error, down) in [("READONLY You can't write", true), ("WHAT now", false), (unauthenticated, false)] {
-        let (mut rig, conn) = Rig::together();
+        let (mut rig, conn) = PipeRig::together();
         let calls = rig.released(conn, &["a", "b"]);
         rig.receive(conn, format!("-{error}\r\n").as_bytes());
         let cause = ServerError::classify(error);
@@ -234,7 +234,7 @@ fn batched_takes_get_disjoint_fencing_tokens() {
         Request::Take { key: key(name), number: 1, retired, ttl_ms: 1_000, fence_block: 8, clean: true, waiting_ms: 0 }
     };
     let granted = |first, count| Reply::Granted { fence: Some(FenceBlock { first, count, ahead_ms: 2 }) };
-    let (mut rig, conn) = Rig::together();
+    let (mut rig, conn) = PipeRig::together();
     let calls = ["a", "b", "c"].map(|name| rig.send(fenced(name)));
     let written = commands(&rig.written(conn));
     let [_, _, rest @ ..] = &written[0][..] else { panic!("{written:?}") };
@@ -270,7 +270,7 @@ fn batched_takes_get_disjoint_fencing_tokens() {
 #[test]
 fn renewals_are_batched_with_separate_replies() {
     // P4
-    let (mut rig, conn) = Rig::together();
+    let (mut rig, conn) = PipeRig::together();
     let calls = ["a", "b", "c", "d"].map(|name| rig.send(extend(name)));
     assert_eq!(rig.next(conn), ["extend-many a b c d"]);
     rig.receive(conn, b"$8\r\n1 -1 0 x\r\n");
@@ -294,7 +294,7 @@ fn failure_of_one_lock_in_batch_does_not_affect_others() {
     let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
     let all = format!("-{wrong}\r\n");
     for (answer, undone) in [(all.as_str(), &["a", "b", "c"][..]), ("$6\r\n-2 x 0\r\n", &["b"])] {
-        let (mut rig, conn) = Rig::together();
+        let (mut rig, conn) = PipeRig::together();
         let calls = rig.released(conn, &["a", "b", "c"]);
         rig.receive(conn, answer.as_bytes());
         assert_eq!(rig.outputs().len(), 3 - undone.len());
@@ -318,7 +318,7 @@ fn failure_of_one_lock_in_batch_does_not_affect_others() {
 fn batched_release_that_cannot_be_resent_fails_transiently() {
     // P4
     for answer in ["$4\r\n-2 x\r\n", "-WRONGTYPE of a\r\n", "-NOPERM for a\r\n"] {
-        let (mut rig, conn) = Rig::together();
+        let (mut rig, conn) = PipeRig::together();
         let calls = rig.released(conn, &["a", "b"]);
         rig.send(take("b"));
         rig.written(conn);
@@ -335,7 +335,7 @@ fn batched_release_that_cannot_be_resent_fails_transiently() {
 #[test]
 fn single_request_is_not_resent() {
     // P4
-    let (mut rig, conn) = Rig::together();
+    let (mut rig, conn) = PipeRig::together();
     let Value::Error(text) = batch::NOT_DONE else { panic!() };
     for request in [plain("a"), take("a")] {
         let call = rig.send(request);
@@ -362,7 +362,7 @@ fn invalid_batch_reply_leaves_outcome_unknown_and_disconnects() {
         "*2\r\n:-2\r\n:-2\r\n",
     ];
     for answer in answers {
-        let (mut rig, conn) = Rig::together();
+        let (mut rig, conn) = PipeRig::together();
         let calls = rig.released(conn, &["a", "b"]);
         let behind = rig.send(take("c"));
         rig.written(conn);
@@ -387,7 +387,7 @@ fn invalid_batch_reply_leaves_outcome_unknown_and_disconnects() {
 fn connection_loss_leaves_whole_batch_unknown_or_not_sent() {
     // P4
     for seen in [false, true] {
-        let (mut rig, conn) = Rig::together();
+        let (mut rig, conn) = PipeRig::together();
         let calls = ["a", "b"].map(|name| rig.send(plain(name)));
         if seen {
             rig.pipe.outgoing(conn);
@@ -403,7 +403,7 @@ fn connection_loss_leaves_whole_batch_unknown_or_not_sent() {
 #[test]
 fn invalid_entry_in_batch_reply_drops_connection() {
     // P4
-    let (mut rig, conn) = Rig::together();
+    let (mut rig, conn) = PipeRig::together();
     let calls = rig.released(conn, &["a", "b"]);
     rig.receive(conn, b"$4\r\ny -2\r\n");
     let wrong = breach(Breach::WrongReply);

@@ -95,7 +95,7 @@ fn end_that_is_refused_is_requested_from_next_server() {
         pipe.handle_connected(at(4), conn);
         sent(&mut pipe);
         accept(&mut pipe, 5, SESSION, 15_000);
-        assert_eq!(requests(&mut pipe), [Request { xid: 2, op: Op::CloseSession }]);
+        assert_eq!(requests(&mut pipe), [RequestFrame { xid: 2, op: Op::CloseSession }]);
         receive(&mut pipe, 6, &Frame::ok(2, 5, ReplyBody::Empty));
         assert!(outputs(&mut pipe).contains(&ended), "{code}");
     }

@@ -6,20 +6,20 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::same_guid::SameGuid;
-use crate::scenario::flawed::{Connections, Flawed};
+use crate::scenario::flawed::{Flawed, OpenedConnections};
 use lock_proto::ConfigError;
 use lock_proto::Instant;
 use lock_proto::lock::Output;
 use lock_proto::zookeeper::codec::{
-    ConnectRequest, ConnectResponse, CreateMode, ErrorCode, Frames, MultiOp, MultiResult, Op, Reply, ReplyBody,
-    ReplyHeader, Request, XID_PING,
+    ConnectRequest, ConnectResponse, CreateMode, ErrorCode, Frames, MultiOp, MultiResult, Op, ReplyBody, ReplyFrame,
+    ReplyHeader, RequestFrame, XID_PING,
 };
 use lock_proto::zookeeper::{Client, Config};
 use lock_proto::{ByteClient, Event, Fence};
 use lock_proto::{ClientId, ConnId, LockId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flaw {
+pub(super) enum ServerFlaw {
     None,
     /// The reply to a ping counts as a renewal of the session.
     RenewsByPings,
@@ -52,15 +52,15 @@ pub(super) enum Flaw {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Rewriter {
-    flaw: Flaw,
+pub(super) struct FrameRewriter {
+    flaw: ServerFlaw,
     same_guid: SameGuid,
-    wires: BTreeMap<ConnId, Wire>,
-    connections: Connections,
+    wires: BTreeMap<ConnId, FlawedFrames>,
+    connections: OpenedConnections,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Wire {
+struct FlawedFrames {
     sent: Frames,
     received: Frames,
     connected: bool,
@@ -78,11 +78,11 @@ struct Wire {
 
 /// Returns a constructor of clients with this flaw.
 pub(super) fn clients(
-    flaw: Flaw,
-) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> + 'static {
+    flaw: ServerFlaw,
+) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, FrameRewriter>, ConfigError> + 'static {
     move |now, config, id, seed| {
-        let (same_guid, wires, connections) = (SameGuid::default(), BTreeMap::new(), Connections::default());
-        let rewriter = Rewriter { flaw, same_guid, wires, connections };
+        let (same_guid, wires, connections) = (SameGuid::default(), BTreeMap::new(), OpenedConnections::default());
+        let rewriter = FrameRewriter { flaw, same_guid, wires, connections };
         Ok(Flawed::new(Client::new(now, config, id, seed)?, rewriter))
     }
 }
@@ -92,13 +92,13 @@ fn push_raw(frame: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(frame);
 }
 
-impl Wire {
-    fn send(&mut self, flaw: Flaw, same_guid: &mut SameGuid, lost: bool, mut bytes: &[u8]) {
+impl FlawedFrames {
+    fn send(&mut self, flaw: ServerFlaw, same_guid: &mut SameGuid, lost: bool, mut bytes: &[u8]) {
         while let Ok(Some(frame)) = self.sent.next(&mut bytes, usize::MAX) {
-            let request = Request::decode(frame).ok().filter(|_| self.connected);
+            let request = RequestFrame::decode(frame).ok().filter(|_| self.connected);
             self.connected = true;
             let Some(mut request) = request else {
-                if flaw == Flaw::ShortensSessions
+                if flaw == ServerFlaw::ShortensSessions
                     && let Ok(mut request) = ConnectRequest::decode(frame)
                 {
                     request.timeout_ms -= request.timeout_ms / 4;
@@ -110,20 +110,20 @@ impl Wire {
             };
             let xid = request.xid;
             match (flaw, &request.op) {
-                (Flaw::NeverRenews, Op::Multi(_)) => continue,
-                (Flaw::NeverWatchesAgain, Op::GetData { path, watch: true }) if lost => {
+                (ServerFlaw::NeverRenews, Op::Multi(_)) => continue,
+                (ServerFlaw::NeverWatchesAgain, Op::GetData { path, watch: true }) if lost => {
                     request.op = Op::GetData { path: path.clone(), watch: false };
                 }
-                (Flaw::RenewsByPings, Op::Ping) => self.pings.push_back(None),
-                (Flaw::RenewsByPings, Op::Multi(checks)) => {
+                (ServerFlaw::RenewsByPings, Op::Ping) => self.pings.push_back(None),
+                (ServerFlaw::RenewsByPings, Op::Multi(checks)) => {
                     self.pings.push_back(Some((xid, checks.len())));
-                    request = Request { xid: XID_PING, op: Op::Ping };
+                    request = RequestFrame { xid: XID_PING, op: Op::Ping };
                 }
-                (Flaw::WatchesByExists, Op::GetData { path, watch: true }) => {
+                (ServerFlaw::WatchesByExists, Op::GetData { path, watch: true }) => {
                     self.exists.push(xid);
                     request.op = Op::Exists { path: path.clone(), watch: true };
                 }
-                (Flaw::SendsTwice, op) => {
+                (ServerFlaw::SendsTwice, op) => {
                     let create = matches!(op, Op::Write(MultiOp::Create { mode: CreateMode::EphemeralSequential, .. }));
                     if create {
                         self.pending.push_back((xid, false));
@@ -131,7 +131,7 @@ impl Wire {
                     }
                     self.pending.push_back((xid, true));
                 }
-                (Flaw::RecognisesByGuid, op) => {
+                (ServerFlaw::RecognisesByGuid, op) => {
                     let mut frame = frame.to_vec();
                     same_guid.send(self.session.unwrap_or(0), op, &mut frame);
                     push_raw(&frame, &mut self.rewritten);
@@ -143,11 +143,11 @@ impl Wire {
         }
     }
 
-    fn receive(&mut self, flaw: Flaw, same_guid: &mut SameGuid, mut bytes: &[u8], out: &mut Vec<u8>) {
+    fn receive(&mut self, flaw: ServerFlaw, same_guid: &mut SameGuid, mut bytes: &[u8], out: &mut Vec<u8>) {
         while let Ok(Some(frame)) = self.received.next(&mut bytes, usize::MAX) {
             let Some(session) = self.session else {
                 self.session = Some(same_guid.connected(frame));
-                if flaw == Flaw::ShortensSessions
+                if flaw == ServerFlaw::ShortensSessions
                     && let Ok(mut response) = ConnectResponse::decode(frame)
                 {
                     response.timeout_ms += response.timeout_ms / 3;
@@ -157,7 +157,7 @@ impl Wire {
                 push_raw(frame, out);
                 continue;
             };
-            if flaw == Flaw::RecognisesByGuid {
+            if flaw == ServerFlaw::RecognisesByGuid {
                 let mut frame = frame.to_vec();
                 same_guid.receive(session, &mut frame);
                 push_raw(&frame, out);
@@ -168,11 +168,11 @@ impl Wire {
                 && let Some(Some((xid, len))) = self.pings.pop_front()
             {
                 let results = (0..len).map(|_| MultiResult::Checked).collect();
-                Reply { header: ReplyHeader { xid, ..header }, body: ReplyBody::Multi(results) }.encode(out);
+                ReplyFrame { header: ReplyHeader { xid, ..header }, body: ReplyBody::Multi(results) }.encode(out);
                 continue;
             }
-            if flaw == Flaw::IgnoresRefusals && header.code == ErrorCode::NO_AUTH {
-                Reply { header: ReplyHeader { code: ErrorCode::NO_NODE, ..header }, body: ReplyBody::Empty }
+            if flaw == ServerFlaw::IgnoresRefusals && header.code == ErrorCode::NO_AUTH {
+                ReplyFrame { header: ReplyHeader { code: ErrorCode::NO_NODE, ..header }, body: ReplyBody::Empty }
                     .encode(out);
                 continue;
             }
@@ -180,7 +180,7 @@ impl Wire {
                 self.exists.remove(place);
                 let code = lock_proto::zookeeper::codec::OpCode::Exists;
                 if let (ErrorCode::OK, Ok(ReplyBody::Stat(stat))) = (header.code, ReplyBody::decode(code, body)) {
-                    Reply { header, body: ReplyBody::Data { data: Bytes::new(), stat } }.encode(out);
+                    ReplyFrame { header, body: ReplyBody::Data { data: Bytes::new(), stat } }.encode(out);
                     continue;
                 }
             }
@@ -194,10 +194,10 @@ impl Wire {
     }
 }
 
-impl ByteClient for Flawed<Client, Rewriter> {
+impl ByteClient for Flawed<Client, FrameRewriter> {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         let mut rewritten = Vec::new();
-        let Rewriter { flaw, same_guid, wires, .. } = &mut self.flaw;
+        let FrameRewriter { flaw, same_guid, wires, .. } = &mut self.flaw;
         wires.entry(conn).or_default().receive(*flaw, same_guid, bytes, &mut rewritten);
         if !rewritten.is_empty() {
             self.client.handle_received(now, conn, &rewritten);
@@ -209,7 +209,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
         while self.forgets(&output) {
             output = self.client.poll_output()?;
         }
-        if let (Flaw::HidesLeftovers, Output::Stopped { unreleased }) = (self.flaw.flaw, &mut output) {
+        if let (ServerFlaw::HidesLeftovers, Output::Stopped { unreleased }) = (self.flaw.flaw, &mut output) {
             *unreleased = 0;
         }
         if let Output::Disconnect { conn, .. } = &output {
@@ -218,13 +218,14 @@ impl ByteClient for Flawed<Client, Rewriter> {
         if let Output::Connect { conn, .. } = &output {
             self.flaw.connections.opened(*conn);
         }
-        if let (Flaw::FencesBySequence, Output::Event { lock, event: Event::Granted(grant) }) =
+        if let (ServerFlaw::FencesBySequence, Output::Event { lock, event: Event::Granted(grant) }) =
             (self.flaw.flaw, &mut output)
         {
             let number = self.sequence(*lock);
             grant.fence = grant.fence.map(|fence| Fence::new(number << 16 | fence.get() & 0xffff));
         }
-        if let (Flaw::ShiftsTokens, Output::Event { event: Event::Granted(grant), .. }) = (self.flaw.flaw, &mut output)
+        if let (ServerFlaw::ShiftsTokens, Output::Event { event: Event::Granted(grant), .. }) =
+            (self.flaw.flaw, &mut output)
         {
             grant.fence = grant.fence.map(|fence| Fence::new(fence.get() + (1 << 16)));
         }
@@ -232,7 +233,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
     }
 
     fn outgoing(&mut self, conn: ConnId) -> &[u8] {
-        let Rewriter { flaw, same_guid, wires, connections } = &mut self.flaw;
+        let FrameRewriter { flaw, same_guid, wires, connections } = &mut self.flaw;
         let wire = wires.entry(conn).or_default();
         loop {
             let bytes = self.client.outgoing(conn).to_vec();
@@ -256,14 +257,14 @@ impl ByteClient for Flawed<Client, Rewriter> {
     }
 }
 
-impl Flawed<Client, Rewriter> {
+impl Flawed<Client, FrameRewriter> {
     const fn forgets(&self, output: &Output) -> bool {
         match self.flaw.flaw {
-            Flaw::ForgetsQueries => matches!(output, Output::Election { .. }),
-            Flaw::ForgetsProclaims => {
+            ServerFlaw::ForgetsQueries => matches!(output, Output::Election { .. }),
+            ServerFlaw::ForgetsProclaims => {
                 matches!(output, Output::Event { event: Event::Proclaimed { .. } | Event::ProclaimFailed(_), .. })
             }
-            Flaw::ForgetsExtensions => {
+            ServerFlaw::ForgetsExtensions => {
                 matches!(output, Output::Event { event: Event::Extended | Event::ExtendFailed(_), .. })
             }
             _ => false,
