@@ -1,28 +1,28 @@
 //! State machine of a single lock, without a hub or connections.
 //!
 //! Most users want [`Locks`](super::Locks), which runs this machine for any number of names. Use it
-//! directly to verify it, by hand or with a model checker: [`Lock`] is a plain value that derives
+//! directly to verify it, by hand or with a model checker: [`RedisLock`] is a plain value that derives
 //! `Clone`, `Eq` and `Hash`, so an explorer can branch at any step.
 //!
-//! Each step receives a [`Context`]: time, settings, known state of the nodes, output queue.
+//! Each step receives a [`RedisContext`]: time, settings, known state of the nodes, output queue.
 //!
 //! This example takes one lock on one node, renews it and releases it:
 //!
 //! ```
 //! use core::time::Duration;
-//! use lock_proto::redis::step::{Context, Lock, Ttl, Waiter};
+//! use lock_proto::redis::step::{RedisContext, RedisLock, RedisWaiter, Ttl};
 //! use lock_proto::redis::{Config, Key, LocksOutput, Reply, Request};
 //! use lock_proto::{ClientId, Event, Instant, LockId, Release, Renew, Wait};
 //!
 //! let start = Instant::from_millis(1_000);
 //! let config = Config::parse("redis://127.0.0.1:6379")?.fencing(false);
 //! let ttl = Ttl::new(Duration::from_secs(10), Renew::Auto, &config)?;
-//! let mut ctx = Context::new(start, config, ClientId::from_bits(1), 7)?;
+//! let mut ctx = RedisContext::new(start, config, ClientId::from_bits(1), 7)?;
 //!
 //! let id = LockId::new(0, 0);
-//! let mut lock = Lock::new(Key::new(b"", b"stock:42"));
+//! let mut lock = RedisLock::new(Key::new(b"", b"stock:42"));
 //! let wait = Wait::Forever;
-//! lock.acquire(&mut ctx, Waiter { id, terms: ttl, renew: Renew::Auto, wait, since: start });
+//! lock.acquire(&mut ctx, RedisWaiter { id, terms: ttl, renew: Renew::Auto, wait, since: start });
 //!
 //! // The lock sends a take request. The node grants it 2 ms later.
 //! let output = ctx.poll_output().unwrap();

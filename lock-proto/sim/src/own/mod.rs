@@ -8,7 +8,7 @@
 //! ```
 //! use core::time::Duration;
 //! use lock_sim::own::{Call, Context, Lost, OwnLock, find};
-//! use lock_sim::redis::Reply;
+//! use lock_sim::redis::RespReply;
 //! use lock_sim::{Rule, World};
 //! use lock_proto::{Acquire, Release};
 //!
@@ -29,10 +29,10 @@
 //!         cx.send(0, FREE, &["DEL", cx.name()]);
 //!     }
 //!
-//!     fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+//!     fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RespReply, Lost>) {
 //!         match (call.tag, reply) {
 //!             // Held for a TTL from the request, less what the clocks may drift apart.
-//!             (TAKE, Ok(Reply::Ok)) => cx.grant(call.sent + cx.ttl() * 98 / 100, None),
+//!             (TAKE, Ok(RespReply::Ok)) => cx.grant(call.sent + cx.ttl() * 98 / 100, None),
 //!             (TAKE, _) => cx.retry(Duration::from_millis(20)),
 //!             _ => cx.released(Release::Released),
 //!         }

@@ -172,17 +172,17 @@ impl NodeConfig {
     ///
     /// ```
     /// use lock_proto::Instant;
-    /// use lock_sim::redis::{Calls, Node, NodeConfig, Reply};
+    /// use lock_sim::redis::{Node, NodeConfig, RespReply, ScriptCalls};
     ///
     /// const FREE: &str = r#"
     /// if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
     /// return 0"#;
     ///
-    /// fn free(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply, Reply> {
+    /// fn free(redis: &mut ScriptCalls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<RespReply, RespReply> {
     ///     if redis.call(&[b"GET", keys[0]])?.bytes() == Some(args[0]) {
     ///         return redis.call(&[b"DEL", keys[0]]);
     ///     }
-    ///     Ok(Reply::Int(0))
+    ///     Ok(RespReply::Int(0))
     /// }
     ///
     /// let now = Instant::from_millis(1);

@@ -1,7 +1,7 @@
 //! Simulated servers, clients and network in virtual time.
 //!
 //! [`World`] holds the parts that every store shares: clients, network, checkers and log. The
-//! servers are a value inside it: [`Redis`], [`Etcd`] or [`Zookeeper`].
+//! servers are a value inside it: [`RedisServers`], [`EtcdServers`] or [`Zookeeper`].
 #![allow(private_bounds, private_interfaces, reason = "the stores are those of this crate")]
 
 mod builder;

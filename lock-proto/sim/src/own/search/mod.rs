@@ -21,7 +21,7 @@
 //! use lock_proto::Release;
 //! use lock_sim::own::search::SmallWorld;
 //! use lock_sim::own::{Call, Context, Lost, OwnLock};
-//! use lock_sim::redis::Reply;
+//! use lock_sim::redis::RespReply;
 //!
 //! /// A lock without a TTL on the holder's side: it believes to hold until it releases.
 //! #[derive(Clone, Debug, Hash)]
@@ -37,9 +37,9 @@
 //!         cx.send(0, 2, &["DEL", cx.name()]);
 //!     }
 //!
-//!     fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+//!     fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RespReply, Lost>) {
 //!         match (call.tag, reply) {
-//!             (1, Ok(Reply::Ok)) => cx.grant(None, None),
+//!             (1, Ok(RespReply::Ok)) => cx.grant(None, None),
 //!             (1, _) => cx.retry(cx.ttl()),
 //!             _ => cx.released(Release::Released),
 //!         }

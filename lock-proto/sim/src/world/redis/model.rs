@@ -66,7 +66,7 @@ impl ModelName {
 
 impl<C: RedisClient> World<RedisServers<C>> {
     /// Runs the naive model beside the clients of the first node from now on. It reports
-    /// differences as [`Rule::LockModel`].
+    /// differences as [`Rule::Model`].
     ///
     /// `quiet`: nothing will fail, so that every request is answered.
     pub fn compare_with_model(&mut self, quiet: bool) {
