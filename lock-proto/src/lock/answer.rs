@@ -70,6 +70,9 @@ pub enum Expiry {
     /// After this duration, counted from the reply.
     #[error(" for another {0:?}")]
     In(Duration),
+    /// After this duration, counted from the reply, unless the holder renews it. A dead one does not.
+    #[error(", or its holder has died: free in {0:?} unless it is renewed")]
+    UnlessRenewed(Duration),
     /// Never: the key has no expiry, which is the default of some clients.
     #[error(" without expiry")]
     Never,

@@ -152,7 +152,7 @@ impl<T> Config<T> {
     }
 
     /// Returns true if the first renewal of a TTL and two tries fit into its validity.
-    #[cfg(any(feature = "redis", feature = "etcd"))]
+    #[cfg(any(feature = "redis", feature = "etcd", feature = "register"))]
     pub(crate) fn is_renewable(&self, ttl: Duration, validity: Duration) -> bool {
         ttl / 3 + 2 * self.request_timeout.min(ttl / 5) <= validity
     }

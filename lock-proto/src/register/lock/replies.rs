@@ -1,0 +1,235 @@
+//! What follows from the replies of the store.
+// RG4, RG6
+
+use alloc::boxed::Box;
+
+use super::{Call, Cas, Env, Flaw, HeldRecord, Intent, OpenWrites, Purpose, Sent, Watch};
+use crate::fault::{Breach, Fault};
+use crate::jitter::jitter;
+use crate::lock::{Answer, Blocked, ErrorClass, Fact, Hopeless, Loss, Release, Report};
+use crate::register::record::{Entry, Revision};
+use crate::register::request::Reply;
+use crate::time::Instant;
+
+impl Cas {
+    /// Handles the reply to the call with this serial. That to any other call is dropped.
+    pub(crate) fn reply(&mut self, env: &mut Env, serial: u64, reply: &Reply) {
+        if let Some(call) = self.call.take_if(|call| call.serial == serial) {
+            self.answered(env, call, reply);
+            self.proceed(env);
+        }
+    }
+
+    /// The reply has not come. It may still be made.
+    pub(super) fn call_timed_out(&mut self, env: &mut Env) {
+        if let Some(call) = self.call.take() {
+            self.answered(env, call, &Reply::Unknown(Fault::TimedOut.into()));
+        }
+    }
+
+    /// The key may have changed.
+    // RG7
+    pub(crate) fn changed(&mut self, env: &mut Env) {
+        if let Watch::On(seen) = &mut self.watch {
+            // A read in flight may have been made before the change.
+            self.watch = if self.call.is_some() { Watch::Off } else { Watch::Reported(seen.take()) };
+            if self.hold.is_none() && self.frees.is_none() {
+                self.pause = None;
+            }
+            self.proceed(env);
+        }
+    }
+
+    fn answered(&mut self, env: &mut Env, call: Call, reply: &Reply) {
+        let Call { departed, purpose, .. } = call;
+        match (purpose, reply) {
+            (Purpose::Read, Reply::Record(entry)) => self.seen(env, departed, Some(entry.clone())),
+            (Purpose::Read, Reply::Absent) => self.seen(env, departed, None),
+            (Purpose::Write { intent, record, .. }, Reply::Written(revision)) => {
+                self.written(env, intent, &Sent { departed, record }, revision);
+            }
+            (Purpose::Write { expected, .. }, Reply::Conflict) => self.conflict(env, expected),
+            (_, Reply::NotSent(cause)) => self.failed(env, Answer::Unreachable(cause.clone())),
+            (Purpose::Read, Reply::Unknown(cause)) => self.failed(env, Answer::Unknown(cause.clone())),
+            (Purpose::Read, Reply::Rejected(error)) => self.failed(env, Answer::Rejected(error.clone())),
+            (Purpose::Write { .. }, Reply::Rejected(error)) if error.class != ErrorClass::Unclear => {
+                self.failed(env, Answer::Rejected(error.clone()));
+            }
+            (Purpose::Read, Reply::Written(_) | Reply::Conflict) => self.failed(env, wrong_reply()),
+            (Purpose::Write { intent, record, expected }, reply) => {
+                self.undecided(env, intent, Sent { departed, record }, expected);
+                let answer = match reply {
+                    Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
+                    Reply::Rejected(error) => Answer::Rejected(error.clone()),
+                    _ => wrong_reply(),
+                };
+                self.failed(env, answer);
+            }
+        }
+    }
+
+    fn written(&mut self, env: &mut Env, intent: Intent, sent: &Sent, revision: &Revision) {
+        self.answer = Answer::Granted;
+        self.conflicts = 0;
+        self.open = None;
+        self.known.wrote(env.now, sent.record.clone(), revision.clone());
+        match intent {
+            Intent::Take => self.taken(env, sent),
+            Intent::Renew => {
+                let Some(hold) = &mut self.hold else { return };
+                let served = hold.confirmed(env, sent);
+                if hold.is_offered {
+                    let id = hold.id;
+                    env.report(Fact::Renewed(id, served));
+                } else {
+                    self.offer(env);
+                }
+            }
+            Intent::Free => self.freed(env, Release::Released),
+        }
+    }
+
+    fn taken(&mut self, env: &mut Env, sent: &Sent) {
+        // The record of a lost hold is replaced.
+        if let Some(kept) = self.kept.take() {
+            self.left.push(kept.id);
+        }
+        if sent.departed + env.config.drift.validity(sent.record.ttl) <= env.now {
+            // It took too long. The record is this client's, and taken again.
+            if self.head.is_none() {
+                self.free_soon(env);
+            }
+            return;
+        }
+        let Some(waiter) = self.head.take() else { return self.free_soon(env) };
+        self.polls = 0;
+        self.unwatch(env);
+        let hold = self.hold.insert(HeldRecord::new(env, sent, &waiter));
+        env.report(Fact::Taken(waiter.id, hold.holding()));
+        self.offer(env);
+    }
+
+    /// Another record than the expected one was proved to be there. That is no loss: it may be of an
+    /// earlier write.
+    fn conflict(&mut self, env: &mut Env, expected: Option<Box<Entry>>) {
+        self.open.get_or_insert_with(|| OpenWrites::new(expected)).is_refuted = true;
+        self.known.is_fresh = false;
+        self.conflicts += 1;
+        if self.conflicts > 1 {
+            self.retry_later(env);
+        }
+    }
+
+    /// The outcome of a write is unknown.
+    fn undecided(&mut self, env: &Env, intent: Intent, sent: Sent, expected: Option<Box<Entry>>) {
+        if intent == Intent::Free {
+            for release in self.releases.iter_mut() {
+                release.in_time |= sent.departed < release.valid_until;
+            }
+        }
+        if env.config.has(Flaw::UnknownIsNo) {
+            return;
+        }
+        let open = self.open.take().filter(|open| !open.is_refuted);
+        self.open.insert(open.unwrap_or_else(|| OpenWrites::new(expected))).push(sent);
+    }
+
+    /// A read has shown this record, or that there is none. It may be stale.
+    fn seen(&mut self, env: &mut Env, departed: Instant, entry: Option<Entry>) {
+        self.answer = Answer::Granted;
+        self.known.show(env.now, departed, entry, env.shared.client, &env.config);
+        let decided = self.open.take_if(|open| open.is_decided_by(self.known.entry.as_deref()));
+        if self.hold.is_some() {
+            self.seen_by_holder(env, decided.as_ref());
+        } else if self.frees.is_some() && !self.known.is_held_by(env.shared.client) {
+            if self.open.is_none() {
+                let is_own = self.known.record().is_some_and(|record| record.writer.client == env.shared.client);
+                let outcome = if is_own { Release::Released } else { self.outcome(env) };
+                self.freed(env, outcome);
+            } else if self.open.as_ref().is_some_and(|open| open.is_refuted) {
+                // It is stale.
+                self.known.is_fresh = false;
+                self.retry_later(env);
+            }
+        }
+    }
+
+    fn seen_by_holder(&mut self, env: &mut Env, decided: Option<&OpenWrites>) {
+        let Some(hold) = &mut self.hold else { return };
+        let id = hold.id;
+        match self.known.record() {
+            Some(record) if record.version < hold.version => {}
+            Some(record) if record.held && record.writer.client == env.shared.client => {
+                if let Some(sent) = decided.and_then(|open| open.writer_of(record)) {
+                    hold.applied(env, sent);
+                    env.report(Fact::Renewed(id, 0));
+                }
+                return;
+            }
+            Some(_) => return env.report(Fact::Lost(id, Loss::Taken)),
+            None if self.open.as_ref().is_none_or(|open| !open.may_apply()) => {
+                return env.report(Fact::Lost(id, Loss::Gone));
+            }
+            None => {}
+        }
+        // It is stale.
+        self.known.is_fresh = false;
+        self.retry_later(env);
+    }
+
+    /// The request has failed, or its outcome is unknown.
+    fn failed(&mut self, env: &mut Env, answer: Answer) {
+        let class = match &answer {
+            Answer::Rejected(error) => Some(error.class),
+            answer => answer.is_refusal().then_some(ErrorClass::Refused),
+        };
+        self.answer = answer;
+        if let Some(hold) = &mut self.hold {
+            let id = hold.id;
+            for since in hold.unconfirmed() {
+                let report = Report { waited: env.now.since(since), nodes: Box::new([self.answer.clone()]) };
+                env.report(Fact::ExtendFailed(id, report));
+            }
+            return self.retry_later(env);
+        }
+        if self.frees.is_some() || self.head.is_none() {
+            return self.retry_later(env);
+        }
+        match class {
+            Some(ErrorClass::Refused) => self.hopeless(env, Hopeless::Refused),
+            Some(ErrorClass::KeyInUse) => self.hopeless(env, Hopeless::KeyInUse),
+            Some(_) | None => self.wait(env, Blocked::Unreachable, None),
+        }
+    }
+
+    fn hopeless(&mut self, env: &mut Env, why: Hopeless) {
+        self.pause = Some(Instant::MAX);
+        env.report(Fact::Hopeless(why));
+    }
+
+    /// Repeats the request after a pause.
+    fn retry_later(&mut self, env: &Env) {
+        let pause = match &self.hold {
+            Some(hold) => hold.stake.ttl / 12,
+            None => env.config.poll_interval().every.min(env.config.request_timeout),
+        };
+        self.pause = Some(env.now + pause.saturating_sub(jitter(env.seed, env.serial, pause / 2)));
+    }
+
+    /// Returns true if the last request has failed.
+    pub(super) const fn has_failed(&self) -> bool {
+        matches!(self.answer, Answer::Unreachable(_) | Answer::Unknown(_) | Answer::Rejected(_))
+    }
+}
+
+fn wrong_reply() -> Answer {
+    Answer::Unknown(Fault::Protocol(Breach::WrongReply).into())
+}
+
+#[cfg(test)]
+impl Cas {
+    /// Returns true if this record was last shown.
+    pub(crate) fn shows(&self, record: &crate::register::Record) -> bool {
+        self.known.record() == Some(record)
+    }
+}

@@ -1,0 +1,368 @@
+//! Two clients on one register, with clocks that differ, late requests, lost and stale replies.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use bytes::Bytes;
+
+use crate::register::lock::Flaw;
+use crate::register::{Client, Config, Entry, Output, Record, Reply, Request, Revision};
+use crate::{Acquire, Backoff, CallId, ClientId, Drift, Event, Fault, Instant, LockClient as _, LockId, Machine as _};
+
+/// One step of real time. The clocks of the clients are a tenth too slow and too fast.
+const TICK: u64 = 40;
+const LONG: Duration = Duration::from_millis(120);
+const SHORT: Duration = Duration::from_millis(60);
+
+/// What the application has of an acquisition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Has {
+    Waits,
+    Held,
+    Lost,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Side {
+    client: Client,
+    id: ClientId,
+    now: Instant,
+    locks: Vec<(LockId, Has)>,
+    /// How many acquisitions it has begun.
+    begun: u8,
+    /// Requests that were not executed, and replies on their way.
+    wire: Vec<(CallId, Wire)>,
+    /// When an acquisition ended first since it had nothing to do, in ticks.
+    ended: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Wire {
+    Request { request: Request, reported: bool },
+    Reply(Reply),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    Tick,
+    Acquire { side: usize, short: bool },
+    Release { side: usize, place: usize },
+    Abandon { side: usize, place: usize },
+    /// The request is executed, and its reply arrives.
+    Answer { side: usize, place: usize },
+    Execute { side: usize, place: usize },
+    Deliver { side: usize, place: usize },
+    /// A read shows what was there before.
+    Stale { side: usize, place: usize },
+    /// The host reports an unknown outcome. The request may still be executed.
+    Unknown { side: usize, place: usize },
+    /// Somebody deletes the record.
+    Delete,
+}
+
+/// What may happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Plan {
+    pub(super) flaw: Option<Flaw>,
+    /// The store ignores what a write expects.
+    pub(super) unconditional: bool,
+    /// The store tells the age of a record.
+    pub(super) age: bool,
+    pub(super) ticks: u64,
+    pub(super) unknown: u8,
+    pub(super) stale: u8,
+    pub(super) deletes: u8,
+    /// How many acquisitions each client begins.
+    pub(super) begun: u8,
+    pub(super) short: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    plan: Plan,
+    ticks: u64,
+    sides: [Side; 2],
+    /// The record, and when it was written.
+    register: Option<(Record, u64)>,
+    /// What it held before.
+    before: Option<Option<(Record, u64)>>,
+    fence: u64,
+    was_deleted: bool,
+}
+
+/// The same content has the same revision, as the entity tag of an object store has.
+fn revision(record: &Record) -> Revision {
+    let Record { version, writer, .. } = record;
+    Revision::new(version.wrapping_mul(1 << 20).wrapping_add(writer.number * 4 + writer.client.bits() as u64).to_le_bytes())
+}
+
+impl World {
+    pub(super) fn new(plan: Plan) -> Self {
+        let side = |n: u8| {
+            let mut config = Config::new()
+                .drift(Drift { divisor: 10, margin: Duration::from_millis(2) })
+                .poll(Backoff::fixed(Duration::from_millis(40)))
+                .clock_margin(Duration::from_millis(20))
+                .request_timeout(Duration::from_millis(90));
+            config.store.flaw = plan.flaw;
+            let id = ClientId::from_bits(u128::from(n) + 1);
+            let now = Instant::from_millis(1_000);
+            let mut client = Client::new(now, config, id, u64::from(n)).unwrap();
+            client.set_time_of_day(now, Duration::from_secs(1_000));
+            Side { client, id, now, locks: Vec::new(), begun: 0, wire: Vec::new(), ended: None }
+        };
+        let sides = [side(0), side(1)];
+        Self { plan, ticks: 0, sides, register: None, before: None, fence: 0, was_deleted: false }
+    }
+
+    pub(super) fn moves(&self) -> Vec<Move> {
+        let mut moves = Vec::new();
+        if self.ticks < self.plan.ticks {
+            moves.push(Move::Tick);
+        }
+        for (side, of) in self.sides.iter().enumerate() {
+            for (place, (_, wire)) in of.wire.iter().enumerate() {
+                match wire {
+                    Wire::Request { reported: true, .. } => moves.push(Move::Execute { side, place }),
+                    Wire::Request { request, reported: false } => {
+                        moves.extend([Move::Answer { side, place }, Move::Execute { side, place }]);
+                        if self.plan.unknown > 0 && matches!(request, Request::Write { .. }) {
+                            moves.push(Move::Unknown { side, place });
+                        }
+                        if self.plan.stale > 0 && matches!(request, Request::Read { .. }) && self.before.is_some() {
+                            moves.push(Move::Stale { side, place });
+                        }
+                    }
+                    Wire::Reply(_) => moves.push(Move::Deliver { side, place }),
+                }
+            }
+            for (place, (_, has)) in of.locks.iter().enumerate() {
+                match has {
+                    Has::Waits => moves.push(Move::Abandon { side, place }),
+                    Has::Held | Has::Lost => moves.push(Move::Release { side, place }),
+                }
+            }
+            if of.begun < self.plan.begun {
+                moves.push(Move::Acquire { side, short: false });
+                if self.plan.short {
+                    moves.push(Move::Acquire { side, short: true });
+                }
+            }
+        }
+        if self.plan.deletes > 0 && self.may_delete() {
+            moves.push(Move::Delete);
+        }
+        moves
+    }
+
+    /// Nobody may delete the record of a holder while a create is in flight, or before the other
+    /// client has seen it: that gives two holders, and only the fence tells them apart.
+    // RG3
+    fn may_delete(&self) -> bool {
+        let Some((record, _)) = &self.register else { return false };
+        let creates = |(_, wire): &(CallId, Wire)| {
+            matches!(wire, Wire::Request { request: Request::Write { expected: None, .. }, .. })
+        };
+        let others = self.sides.iter().filter(|side| side.id != record.writer.client);
+        let in_flight = |side: &Side| !side.wire.is_empty();
+        let mut known = others.map(|side| side.client.shows(record) && !in_flight(side));
+        !self.sides.iter().any(|side| side.wire.iter().any(creates)) && known.all(|known| known)
+    }
+
+    pub(super) fn apply(&mut self, next: Move) -> Result<(), &'static str> {
+        match next {
+            Move::Tick => {
+                self.ticks += 1;
+                for (side, by) in self.sides.iter_mut().zip([TICK * 9 / 10, TICK * 11 / 10]) {
+                    side.now = side.now + Duration::from_millis(by);
+                    side.client.handle_timeout(side.now);
+                    side.client.set_time_of_day(side.now, Duration::from_millis(1_000_000 + self.ticks * TICK));
+                }
+            }
+            Move::Acquire { side, short } => {
+                let side = &mut self.sides[side];
+                side.begun += 1;
+                let request = Acquire::new("x").ttl(if short { SHORT } else { LONG });
+                let id = side.client.acquire(side.now, &request).unwrap();
+                side.locks.push((id, Has::Waits));
+            }
+            Move::Release { side, place } => {
+                let side = &mut self.sides[side];
+                let (id, _) = side.locks.remove(place);
+                side.ended.get_or_insert(self.ticks);
+                side.client.release(side.now, id).unwrap();
+            }
+            Move::Abandon { side, place } => {
+                let side = &mut self.sides[side];
+                let (id, _) = side.locks.remove(place);
+                side.ended.get_or_insert(self.ticks);
+                side.client.abandon(side.now, id);
+            }
+            Move::Answer { side, place } => {
+                let place = self.execute(side, place);
+                self.deliver(side, place);
+            }
+            Move::Execute { side, place } => {
+                self.execute(side, place);
+            }
+            Move::Deliver { side, place } => self.deliver(side, place),
+            Move::Stale { side, place } => {
+                self.plan.stale -= 1;
+                let before = self.before.clone().flatten();
+                self.sides[side].wire[place].1 = Wire::Reply(self.shown(before));
+                self.deliver(side, place);
+            }
+            Move::Unknown { side, place } => {
+                self.plan.unknown -= 1;
+                let side = &mut self.sides[side];
+                let (call, wire) = &mut side.wire[place];
+                if let Wire::Request { reported, .. } = wire {
+                    *reported = true;
+                }
+                side.client.handle_reply(side.now, *call, &Reply::Unknown(Fault::TimedOut.into()));
+            }
+            Move::Delete => {
+                self.plan.deletes -= 1;
+                self.was_deleted = true;
+                self.before = Some(self.register.take());
+            }
+        }
+        self.drain()?;
+        self.check()
+    }
+
+    fn shown(&self, entry: Option<(Record, u64)>) -> Reply {
+        let Some((record, at)) = entry else { return Reply::Absent };
+        let revision = revision(&record);
+        let entry = Entry::new(record, revision);
+        Reply::Record(if self.plan.age { entry.age(Duration::from_millis((self.ticks - at) * TICK)) } else { entry })
+    }
+
+    /// Executes a request, and returns the place of its reply.
+    fn execute(&mut self, side: usize, place: usize) -> usize {
+        let (_, wire) = &self.sides[side].wire[place];
+        let Wire::Request { request, reported } = wire.clone() else { unreachable!("only requests are executed") };
+        let reply = match request {
+            Request::Read { .. } => self.shown(self.register.clone()),
+            Request::Write { record, expected, .. } => {
+                let is_expected = match (&self.register, &expected) {
+                    (None, None) => true,
+                    (Some((there, _)), Some(expected)) => revision(there) == expected.revision,
+                    (None, Some(_)) | (Some(_), None) => false,
+                };
+                if is_expected || self.plan.unconditional {
+                    let revision = revision(&record);
+                    self.before = Some(self.register.replace((record, self.ticks)));
+                    Reply::Written(revision)
+                } else {
+                    Reply::Conflict
+                }
+            }
+        };
+        if reported {
+            self.sides[side].wire.remove(place);
+        } else {
+            self.sides[side].wire[place].1 = Wire::Reply(reply);
+        }
+        place
+    }
+
+    fn deliver(&mut self, side: usize, place: usize) {
+        let side = &mut self.sides[side];
+        let (call, wire) = side.wire.remove(place);
+        if let Wire::Reply(reply) = wire {
+            side.client.handle_reply(side.now, call, &reply);
+        }
+    }
+
+    fn drain(&mut self) -> Result<(), &'static str> {
+        for side in &mut self.sides {
+            while let Some(output) = side.client.poll_output() {
+                match output {
+                    Output::Send { call, request, .. } => {
+                        if side.wire.len() >= 2 {
+                            side.wire.remove(0);
+                        }
+                        side.wire.push((call, Wire::Request { request, reported: false }));
+                    }
+                    Output::Event { lock, event } => {
+                        let Some(place) = side.locks.iter().position(|(id, _)| *id == lock) else { continue };
+                        match event {
+                            Event::Granted(grant) => {
+                                let fence = grant.fence.unwrap().get();
+                                if fence <= self.fence {
+                                    return Err("a fence did not grow");
+                                }
+                                self.fence = fence;
+                                side.client.claim(side.now, lock).unwrap();
+                                side.locks[place].1 = Has::Held;
+                            }
+                            Event::Lost(_) => side.locks[place].1 = Has::Lost,
+                            Event::Withdrawn => drop(side.locks.remove(place)),
+                            _ => {}
+                        }
+                    }
+                    Output::Watch { .. } | Output::Unwatch { .. } => {}
+                    Output::Election { .. } | Output::Stopped { .. } => unreachable!("not in these tests"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), &'static str> {
+        let holds = |side: &&Side| {
+            side.locks.iter().any(|(id, _)| side.client.valid_until(*id).is_some_and(|until| until > side.now))
+        };
+        if self.sides.iter().filter(holds).count() > 1 {
+            return Err("two holders");
+        }
+        for side in &self.sides {
+            if side.client.next_deadline().is_some_and(|at| at <= side.now) {
+                return Err("served, and still due");
+            }
+            // After a TTL it may give up.
+            let ended = side.ended.unwrap_or(self.ticks);
+            let gave_up = (self.ticks - ended) * TICK * 11 / 10 > 60;
+            if side.client.is_idle() && !self.was_deleted && !gave_up {
+                self.check_clean(side)?;
+            }
+        }
+        for side in &mut self.sides {
+            if side.client.is_idle() {
+                side.ended = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// A client without locks has nothing in the register, nor on its way there.
+    // RG4
+    fn check_clean(&self, side: &Side) -> Result<(), &'static str> {
+        let there = self.register.as_ref().map(|(record, _)| record);
+        if there.is_some_and(|record| record.held && record.writer.client == side.id) {
+            return Err("a record is left");
+        }
+        let may_come = side.wire.iter().any(|(_, wire)| match wire {
+            Wire::Request { request: Request::Write { record, expected, .. }, .. } => {
+                record.held && expected.as_ref().map(|entry| &entry.record) == there
+            }
+            _ => false,
+        });
+        if may_come { Err("a write was forgotten") } else { Ok(()) }
+    }
+
+    /// Returns how many acquisitions have the lock.
+    pub(super) fn held(&self) -> usize {
+        self.sides.iter().flat_map(|side| &side.locks).filter(|(_, has)| *has == Has::Held).count()
+    }
+}
+
+impl Client {
+    /// Returns true if the client was last shown this record.
+    fn shows(&self, record: &Record) -> bool {
+        let slot = self.locks.locks.slot_of_key(&Bytes::from_static(b"x"));
+        let lock = slot.and_then(|slot| self.locks.locks.get(slot));
+        lock.is_some_and(|lock| lock.store.shows(record))
+    }
+}
