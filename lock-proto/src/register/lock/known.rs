@@ -27,6 +27,9 @@ pub(super) struct Known {
     /// deleted.
     // RG3
     vacant_at: Instant,
+    /// The highest fence that was seen. It outlives a deleted record.
+    // RG5
+    pub(super) fence: u64,
 }
 
 impl Known {
@@ -55,13 +58,15 @@ impl Known {
         self.since = if is_same { self.since.min(begun) } else { begun };
         let is_others = entry.record.held && entry.record.writer.client != client;
         self.vacant_at = if is_others { now + config.takeover_after(entry.record.ttl) } else { Instant::ZERO };
+        self.fence = self.fence.max(entry.record.fence);
         self.entry = Some(Box::new(entry));
     }
 
     /// This client has written the record.
     pub(super) fn wrote(&mut self, now: Instant, record: Record, revision: Revision) {
+        let fence = self.fence.max(record.fence);
         let entry = Some(Box::new(Entry::new(record, revision)));
-        *self = Self { entry, is_fresh: true, since: now, vacant_at: Instant::ZERO };
+        *self = Self { entry, is_fresh: true, since: now, vacant_at: Instant::ZERO, fence };
     }
 
     pub(super) fn record(&self) -> Option<&Record> {

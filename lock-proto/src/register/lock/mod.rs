@@ -521,14 +521,15 @@ impl Cas {
         let time = env.shared.time_of_day(env.now);
         let version = before.map_or(time.max(1), |record| record.version.saturating_add(1));
         let fence = before.map_or(0, |record| record.fence);
+        let seen = fence.max(self.known.fence);
         let stake = self.hold.as_ref().map(|hold| &hold.stake).or(self.head.as_ref().map(|head| &head.terms));
         let (held, fence, stake) = match intent {
             Intent::Take if env.config.has(Flaw::FenceFromRecord) => (true, fence.saturating_add(1), stake?.clone()),
-            Intent::Take => (true, fence.saturating_add(1).max(time), stake?.clone()),
+            Intent::Take => (true, seen.saturating_add(1).max(time), stake?.clone()),
             Intent::Renew => (true, self.hold.as_ref()?.fence, stake?.clone()),
             Intent::Free => {
                 let ttl = before.map_or(DEFAULT_TTL, |record| record.ttl);
-                (false, before.map_or(time, |_| fence), Stake { ttl, value: Bytes::new() })
+                (false, before.map_or(time.max(seen), |_| seen), Stake { ttl, value: Bytes::new() })
             }
         };
         let writer = Writer { client: env.shared.client, number: env.serial + 1 };

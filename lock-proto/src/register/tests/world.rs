@@ -9,8 +9,6 @@ use crate::register::lock::Flaw;
 use crate::register::{Client, Config, Entry, Output, Record, Reply, Request, Revision};
 use crate::{Acquire, Backoff, CallId, ClientId, Drift, Event, Fault, Instant, LockClient as _, LockId, Machine as _};
 
-/// One step of real time. The clocks of the clients are a tenth too slow and too fast.
-const TICK: u64 = 40;
 const LONG: Duration = Duration::from_millis(120);
 const SHORT: Duration = Duration::from_millis(60);
 
@@ -34,6 +32,8 @@ struct Side {
     wire: Vec<(CallId, Wire)>,
     /// When an acquisition ended first since it had nothing to do, in ticks.
     ended: Option<u64>,
+    /// It has given up to clean the register.
+    gave_up: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,23 +45,47 @@ enum Wire {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     Tick,
-    Acquire { side: usize, short: bool },
-    Release { side: usize, place: usize },
-    Abandon { side: usize, place: usize },
+    Acquire {
+        side: usize,
+        short: bool,
+    },
+    Release {
+        side: usize,
+        place: usize,
+    },
+    Abandon {
+        side: usize,
+        place: usize,
+    },
     /// The request is executed, and its reply arrives.
-    Answer { side: usize, place: usize },
-    Execute { side: usize, place: usize },
-    Deliver { side: usize, place: usize },
+    Answer {
+        side: usize,
+        place: usize,
+    },
+    Execute {
+        side: usize,
+        place: usize,
+    },
+    Deliver {
+        side: usize,
+        place: usize,
+    },
     /// A read shows what was there before.
-    Stale { side: usize, place: usize },
+    Stale {
+        side: usize,
+        place: usize,
+    },
     /// The host reports an unknown outcome. The request may still be executed.
-    Unknown { side: usize, place: usize },
+    Unknown {
+        side: usize,
+        place: usize,
+    },
     /// Somebody deletes the record.
     Delete,
 }
 
 /// What may happen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Plan {
     pub(super) flaw: Option<Flaw>,
     /// The store ignores what a write expects.
@@ -75,6 +99,15 @@ pub(super) struct Plan {
     /// How many acquisitions each client begins.
     pub(super) begun: u8,
     pub(super) short: bool,
+    /// Acquisitions may be cancelled and released.
+    pub(super) ends: bool,
+    /// How often a request or a reply may be late: time passes before it arrives, or another one
+    /// overtakes it.
+    pub(super) late: u8,
+    /// One step of real time, in ms.
+    pub(super) tick: u64,
+    /// The clocks of the clients are a tenth too slow, and a tenth too fast.
+    pub(super) drift: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -93,7 +126,9 @@ pub(super) struct World {
 /// The same content has the same revision, as the entity tag of an object store has.
 fn revision(record: &Record) -> Revision {
     let Record { version, writer, .. } = record;
-    Revision::new(version.wrapping_mul(1 << 20).wrapping_add(writer.number * 4 + writer.client.bits() as u64).to_le_bytes())
+    Revision::new(
+        version.wrapping_mul(1 << 20).wrapping_add(writer.number * 4 + writer.client.bits() as u64).to_le_bytes(),
+    )
 }
 
 impl World {
@@ -109,7 +144,7 @@ impl World {
             let now = Instant::from_millis(1_000);
             let mut client = Client::new(now, config, id, u64::from(n)).unwrap();
             client.set_time_of_day(now, Duration::from_secs(1_000));
-            Side { client, id, now, locks: Vec::new(), begun: 0, wire: Vec::new(), ended: None }
+            Side { client, id, now, locks: Vec::new(), begun: 0, wire: Vec::new(), ended: None, gave_up: false }
         };
         let sides = [side(0), side(1)];
         Self { plan, ticks: 0, sides, register: None, before: None, fence: 0, was_deleted: false }
@@ -117,7 +152,7 @@ impl World {
 
     pub(super) fn moves(&self) -> Vec<Move> {
         let mut moves = Vec::new();
-        if self.ticks < self.plan.ticks {
+        if self.ticks < self.plan.ticks && (self.plan.late > 0 || !self.is_late()) {
             moves.push(Move::Tick);
         }
         for (side, of) in self.sides.iter().enumerate() {
@@ -125,7 +160,10 @@ impl World {
                 match wire {
                     Wire::Request { reported: true, .. } => moves.push(Move::Execute { side, place }),
                     Wire::Request { request, reported: false } => {
-                        moves.extend([Move::Answer { side, place }, Move::Execute { side, place }]);
+                        moves.push(Move::Answer { side, place });
+                        if self.plan.late > 0 {
+                            moves.push(Move::Execute { side, place });
+                        }
                         if self.plan.unknown > 0 && matches!(request, Request::Write { .. }) {
                             moves.push(Move::Unknown { side, place });
                         }
@@ -136,7 +174,7 @@ impl World {
                     Wire::Reply(_) => moves.push(Move::Deliver { side, place }),
                 }
             }
-            for (place, (_, has)) in of.locks.iter().enumerate() {
+            for (place, (_, has)) in of.locks.iter().enumerate().filter(|_| self.plan.ends) {
                 match has {
                     Has::Waits => moves.push(Move::Abandon { side, place }),
                     Has::Held | Has::Lost => moves.push(Move::Release { side, place }),
@@ -172,11 +210,14 @@ impl World {
     pub(super) fn apply(&mut self, next: Move) -> Result<(), &'static str> {
         match next {
             Move::Tick => {
+                self.plan.late -= u8::from(self.is_late());
                 self.ticks += 1;
-                for (side, by) in self.sides.iter_mut().zip([TICK * 9 / 10, TICK * 11 / 10]) {
+                let tick = self.plan.tick;
+                let by = if self.plan.drift { [tick * 9 / 10, tick * 11 / 10] } else { [tick; 2] };
+                for (side, by) in self.sides.iter_mut().zip(by) {
                     side.now = side.now + Duration::from_millis(by);
                     side.client.handle_timeout(side.now);
-                    side.client.set_time_of_day(side.now, Duration::from_millis(1_000_000 + self.ticks * TICK));
+                    side.client.set_time_of_day(side.now, Duration::from_millis(1_000_000 + self.ticks * tick));
                 }
             }
             Move::Acquire { side, short } => {
@@ -203,6 +244,7 @@ impl World {
                 self.deliver(side, place);
             }
             Move::Execute { side, place } => {
+                self.plan.late = self.plan.late.saturating_sub(1);
                 self.execute(side, place);
             }
             Move::Deliver { side, place } => self.deliver(side, place),
@@ -231,11 +273,21 @@ impl World {
         self.check()
     }
 
+    /// Returns true if a request or a reply is on its way, whose client waits for it.
+    fn is_late(&self) -> bool {
+        let waits = |wire: &Wire| !matches!(wire, Wire::Request { reported: true, .. });
+        self.sides.iter().any(|side| side.wire.iter().any(|(_, wire)| waits(wire)))
+    }
+
     fn shown(&self, entry: Option<(Record, u64)>) -> Reply {
         let Some((record, at)) = entry else { return Reply::Absent };
         let revision = revision(&record);
         let entry = Entry::new(record, revision);
-        Reply::Record(if self.plan.age { entry.age(Duration::from_millis((self.ticks - at) * TICK)) } else { entry })
+        Reply::Record(if self.plan.age {
+            entry.age(Duration::from_millis((self.ticks - at) * self.plan.tick))
+        } else {
+            entry
+        })
     }
 
     /// Executes a request, and returns the place of its reply.
@@ -317,20 +369,23 @@ impl World {
         if self.sides.iter().filter(holds).count() > 1 {
             return Err("two holders");
         }
+        let mut gave_ups = Vec::new();
         for side in &self.sides {
             if side.client.next_deadline().is_some_and(|at| at <= side.now) {
                 return Err("served, and still due");
             }
             // After a TTL it may give up.
             let ended = side.ended.unwrap_or(self.ticks);
-            let gave_up = (self.ticks - ended) * TICK * 11 / 10 > 60;
-            if side.client.is_idle() && !self.was_deleted && !gave_up {
-                self.check_clean(side)?;
+            let gave_up = (self.ticks - ended) * self.plan.tick * 11 / 10 > 60;
+            let unclean = if side.client.is_idle() { self.unclean(side) } else { None };
+            if let Some(unclean) = unclean.filter(|_| !side.gave_up && !gave_up && !self.was_deleted) {
+                return Err(unclean);
             }
+            gave_ups.push(unclean.is_some());
         }
-        for side in &mut self.sides {
+        for (side, gave_up) in self.sides.iter_mut().zip(gave_ups) {
             if side.client.is_idle() {
-                side.ended = None;
+                (side.ended, side.gave_up) = (None, gave_up);
             }
         }
         Ok(())
@@ -338,10 +393,10 @@ impl World {
 
     /// A client without locks has nothing in the register, nor on its way there.
     // RG4
-    fn check_clean(&self, side: &Side) -> Result<(), &'static str> {
+    fn unclean(&self, side: &Side) -> Option<&'static str> {
         let there = self.register.as_ref().map(|(record, _)| record);
         if there.is_some_and(|record| record.held && record.writer.client == side.id) {
-            return Err("a record is left");
+            return Some("a record is left");
         }
         let may_come = side.wire.iter().any(|(_, wire)| match wire {
             Wire::Request { request: Request::Write { record, expected, .. }, .. } => {
@@ -349,7 +404,7 @@ impl World {
             }
             _ => false,
         });
-        if may_come { Err("a write was forgotten") } else { Ok(()) }
+        may_come.then_some("a write was forgotten")
     }
 
     /// Returns how many acquisitions have the lock.
