@@ -38,7 +38,7 @@ struct Side {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Wire {
-    Request { request: Request, reported: bool },
+    Request { request: Request, reported: bool, is_late: bool },
     Reply(Reply),
 }
 
@@ -47,7 +47,6 @@ pub(super) enum Move {
     Tick,
     Acquire {
         side: usize,
-        short: bool,
     },
     Release {
         side: usize,
@@ -80,6 +79,8 @@ pub(super) enum Move {
         side: usize,
         place: usize,
     },
+    /// Nothing of the first client reaches the store any more.
+    Cut,
     /// Somebody deletes the record.
     Delete,
 }
@@ -96,18 +97,22 @@ pub(super) struct Plan {
     pub(super) unknown: u8,
     pub(super) stale: u8,
     pub(super) deletes: u8,
+    pub(super) cuts: u8,
     /// How many acquisitions each client begins.
-    pub(super) begun: u8,
+    pub(super) begun: [u8; 2],
+    /// Every other of them has a short TTL.
     pub(super) short: bool,
-    /// Acquisitions may be cancelled and released.
-    pub(super) ends: bool,
-    /// How often a request or a reply may be late: time passes before it arrives, or another one
+    pub(super) releases: bool,
+    pub(super) cancels: bool,
+    /// How many requests may be late: time passes before the reply arrives, or another one
     /// overtakes it.
     pub(super) late: u8,
     /// One step of real time, in ms.
     pub(super) tick: u64,
     /// The clocks of the clients are a tenth too slow, and a tenth too fast.
     pub(super) drift: bool,
+    /// How often a waiter polls, in ms.
+    pub(super) poll: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -121,6 +126,7 @@ pub(super) struct World {
     before: Option<Option<(Record, u64)>>,
     fence: u64,
     was_deleted: bool,
+    is_cut: bool,
 }
 
 /// The same content has the same revision, as the entity tag of an object store has.
@@ -136,7 +142,7 @@ impl World {
         let side = |n: u8| {
             let mut config = Config::new()
                 .drift(Drift { divisor: 10, margin: Duration::from_millis(2) })
-                .poll(Backoff::fixed(Duration::from_millis(40)))
+                .poll(Backoff::fixed(Duration::from_millis(plan.poll)))
                 .clock_margin(Duration::from_millis(20))
                 .request_timeout(Duration::from_millis(90));
             config.store.flaw = plan.flaw;
@@ -147,21 +153,22 @@ impl World {
             Side { client, id, now, locks: Vec::new(), begun: 0, wire: Vec::new(), ended: None, gave_up: false }
         };
         let sides = [side(0), side(1)];
-        Self { plan, ticks: 0, sides, register: None, before: None, fence: 0, was_deleted: false }
+        Self { plan, ticks: 0, sides, register: None, before: None, fence: 0, was_deleted: false, is_cut: false }
     }
 
     pub(super) fn moves(&self) -> Vec<Move> {
         let mut moves = Vec::new();
-        if self.ticks < self.plan.ticks && (self.plan.late > 0 || !self.is_late()) {
+        let is_used = self.sides.iter().any(|side| side.begun > 0);
+        if is_used && self.ticks < self.plan.ticks && self.newly_late() <= self.plan.late {
             moves.push(Move::Tick);
         }
         for (side, of) in self.sides.iter().enumerate() {
             for (place, (_, wire)) in of.wire.iter().enumerate() {
                 match wire {
                     Wire::Request { reported: true, .. } => moves.push(Move::Execute { side, place }),
-                    Wire::Request { request, reported: false } => {
+                    Wire::Request { request, reported: false, is_late } => {
                         moves.push(Move::Answer { side, place });
-                        if self.plan.late > 0 {
+                        if *is_late || self.plan.late > 0 {
                             moves.push(Move::Execute { side, place });
                         }
                         if self.plan.unknown > 0 && matches!(request, Request::Write { .. }) {
@@ -174,18 +181,19 @@ impl World {
                     Wire::Reply(_) => moves.push(Move::Deliver { side, place }),
                 }
             }
-            for (place, (_, has)) in of.locks.iter().enumerate().filter(|_| self.plan.ends) {
+            for (place, (_, has)) in of.locks.iter().enumerate() {
                 match has {
-                    Has::Waits => moves.push(Move::Abandon { side, place }),
-                    Has::Held | Has::Lost => moves.push(Move::Release { side, place }),
+                    Has::Waits if self.plan.cancels => moves.push(Move::Abandon { side, place }),
+                    Has::Held | Has::Lost if self.plan.releases => moves.push(Move::Release { side, place }),
+                    _ => {}
                 }
             }
-            if of.begun < self.plan.begun {
-                moves.push(Move::Acquire { side, short: false });
-                if self.plan.short {
-                    moves.push(Move::Acquire { side, short: true });
-                }
+            if of.begun < self.plan.begun[side] {
+                moves.push(Move::Acquire { side });
             }
+        }
+        if self.plan.cuts > 0 && self.sides[0].begun > 0 {
+            moves.push(Move::Cut);
         }
         if self.plan.deletes > 0 && self.may_delete() {
             moves.push(Move::Delete);
@@ -210,7 +218,12 @@ impl World {
     pub(super) fn apply(&mut self, next: Move) -> Result<(), &'static str> {
         match next {
             Move::Tick => {
-                self.plan.late -= u8::from(self.is_late());
+                self.plan.late -= self.newly_late();
+                for (_, wire) in self.sides.iter_mut().flat_map(|side| &mut side.wire) {
+                    if let Wire::Request { is_late, .. } = wire {
+                        *is_late = true;
+                    }
+                }
                 self.ticks += 1;
                 let tick = self.plan.tick;
                 let by = if self.plan.drift { [tick * 9 / 10, tick * 11 / 10] } else { [tick; 2] };
@@ -220,8 +233,9 @@ impl World {
                     side.client.set_time_of_day(side.now, Duration::from_millis(1_000_000 + self.ticks * tick));
                 }
             }
-            Move::Acquire { side, short } => {
+            Move::Acquire { side } => {
                 let side = &mut self.sides[side];
+                let short = self.plan.short && side.begun % 2 == 1;
                 side.begun += 1;
                 let request = Acquire::new("x").ttl(if short { SHORT } else { LONG });
                 let id = side.client.acquire(side.now, &request).unwrap();
@@ -244,7 +258,9 @@ impl World {
                 self.deliver(side, place);
             }
             Move::Execute { side, place } => {
-                self.plan.late = self.plan.late.saturating_sub(1);
+                if matches!(self.sides[side].wire[place].1, Wire::Request { is_late: false, .. }) {
+                    self.plan.late -= 1;
+                }
                 self.execute(side, place);
             }
             Move::Deliver { side, place } => self.deliver(side, place),
@@ -258,10 +274,15 @@ impl World {
                 self.plan.unknown -= 1;
                 let side = &mut self.sides[side];
                 let (call, wire) = &mut side.wire[place];
-                if let Wire::Request { reported, .. } = wire {
-                    *reported = true;
+                if let Wire::Request { reported, is_late, .. } = wire {
+                    (*reported, *is_late) = (true, true);
                 }
                 side.client.handle_reply(side.now, *call, &Reply::Unknown(Fault::TimedOut.into()));
+            }
+            Move::Cut => {
+                self.plan.cuts -= 1;
+                self.is_cut = true;
+                self.sides[0].wire.clear();
             }
             Move::Delete => {
                 self.plan.deletes -= 1;
@@ -273,10 +294,10 @@ impl World {
         self.check()
     }
 
-    /// Returns true if a request or a reply is on its way, whose client waits for it.
-    fn is_late(&self) -> bool {
-        let waits = |wire: &Wire| !matches!(wire, Wire::Request { reported: true, .. });
-        self.sides.iter().any(|side| side.wire.iter().any(|(_, wire)| waits(wire)))
+    /// Returns how many requests are late once time passes, and were not before.
+    fn newly_late(&self) -> u8 {
+        let is_late = |wire: &Wire| matches!(wire, Wire::Request { is_late: false, .. });
+        self.sides.iter().flat_map(|side| &side.wire).filter(|(_, wire)| is_late(wire)).count() as u8
     }
 
     fn shown(&self, entry: Option<(Record, u64)>) -> Reply {
@@ -293,7 +314,7 @@ impl World {
     /// Executes a request, and returns the place of its reply.
     fn execute(&mut self, side: usize, place: usize) -> usize {
         let (_, wire) = &self.sides[side].wire[place];
-        let Wire::Request { request, reported } = wire.clone() else { unreachable!("only requests are executed") };
+        let Wire::Request { request, reported, .. } = wire.clone() else { unreachable!("only requests are executed") };
         let reply = match request {
             Request::Read { .. } => self.shown(self.register.clone()),
             Request::Write { record, expected, .. } => {
@@ -328,14 +349,15 @@ impl World {
     }
 
     fn drain(&mut self) -> Result<(), &'static str> {
-        for side in &mut self.sides {
+        for (n, side) in self.sides.iter_mut().enumerate() {
             while let Some(output) = side.client.poll_output() {
                 match output {
+                    Output::Send { .. } if self.is_cut && n == 0 => {}
                     Output::Send { call, request, .. } => {
                         if side.wire.len() >= 2 {
                             side.wire.remove(0);
                         }
-                        side.wire.push((call, Wire::Request { request, reported: false }));
+                        side.wire.push((call, Wire::Request { request, reported: false, is_late: false }));
                     }
                     Output::Event { lock, event } => {
                         let Some(place) = side.locks.iter().position(|(id, _)| *id == lock) else { continue };
