@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::config::Config;
-use super::lock::{Cas, Shared};
+use super::lock::{Cas, RegisterShared};
 use super::output::Output;
 use super::request::Reply;
 use crate::error::ConfigError;
@@ -29,7 +29,7 @@ impl Locks {
     /// Returns the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        Ok(Self::with(Context::with(now, config, seed, Shared::new(client))))
+        Ok(Self::with(Context::with(now, config, seed, RegisterShared::new(client))))
     }
 
     /// The host's time of day, as the duration since 1970. It makes fencing tokens grow even if a

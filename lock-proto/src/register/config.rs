@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::lock::Flaw;
+use super::lock::RegisterFlaw;
 use super::record::Record;
 use crate::error::{ConfigError, Invalid, Misuse};
 use crate::lock::{self, Backoff, DAY, MAX_TTL, MIN_TTL, Renew};
@@ -20,7 +20,7 @@ pub struct RegisterSettings {
     store_clock: bool,
     label: Box<str>,
     #[cfg(test)]
-    pub(super) flaw: Option<Flaw>,
+    pub(super) flaw: Option<RegisterFlaw>,
 }
 
 impl Default for Config {
@@ -131,14 +131,14 @@ impl Config {
 
     /// Returns true if a test has planted this flaw.
     #[cfg(test)]
-    pub(super) fn has(&self, flaw: Flaw) -> bool {
+    pub(super) fn has(&self, flaw: RegisterFlaw) -> bool {
         self.store.flaw == Some(flaw)
     }
 
     /// Returns true if a test has planted this flaw.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "tests use it")]
-    pub(super) const fn has(&self, _: Flaw) -> bool {
+    pub(super) const fn has(&self, _: RegisterFlaw) -> bool {
         false
     }
 }

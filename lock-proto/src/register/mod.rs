@@ -15,7 +15,7 @@ mod tests;
 
 pub use client::{Client, Locks};
 pub use config::{Config, RegisterSettings};
-pub use lock::{Cas, Lock, Shared, Stake};
+pub use lock::{Cas, RegisterLock, RegisterShared, Stake};
 pub use output::Output;
 pub use record::{Entry, MAX_LABEL, MAX_REVISION, NoRecord, Record, Revision, Writer};
 pub use request::{Reply, Request};

@@ -2,7 +2,7 @@
 
 /// A mistake in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Flaw {
+pub(crate) enum RegisterFlaw {
     /// A record counts as seen since the departure of the read that showed it.
     SinceDeparture,
     /// A write whose outcome is unknown counts as not applied.

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Env, Flaw, Sent, Stake, Waiter};
+use super::{RegisterEnv, RegisterFlaw, SentRecord, Stake, Waiter};
 use crate::id::LockId;
 use crate::jitter::jitter;
 use crate::lock::{Fence, Holding, Renew};
@@ -50,8 +50,8 @@ pub(super) struct HeldRecord {
 
 impl HeldRecord {
     /// The write `sent` has taken the lock for the waiter.
-    pub(super) fn new(env: &Env, sent: &Sent, waiter: &Waiter<Stake>) -> Self {
-        let Sent { departed, record } = sent;
+    pub(super) fn new(env: &RegisterEnv, sent: &SentRecord, waiter: &Waiter<Stake>) -> Self {
+        let SentRecord { departed, record } = sent;
         let mut hold = Self {
             id: waiter.id,
             stake: waiter.terms.clone(),
@@ -104,7 +104,7 @@ impl HeldRecord {
     }
 
     /// Hands it to another holder of this client: the same record, the next fencing token.
-    pub(super) fn hand_over(&mut self, env: &Env, to: &Waiter<Stake>, record: Option<&Record>) {
+    pub(super) fn hand_over(&mut self, env: &RegisterEnv, to: &Waiter<Stake>, record: Option<&Record>) {
         (self.id, self.stake, self.renew) = (to.id, to.terms.clone(), to.renew);
         self.handovers += 1;
         (self.is_offered, self.is_claimed, self.serving) = (false, false, 0);
@@ -137,13 +137,13 @@ impl HeldRecord {
         self.last_sent = now;
         // Others may count from this write on, if it has a shorter TTL.
         // RG2
-        if !config.has(Flaw::ShorterTtlInFlight) {
+        if !config.has(RegisterFlaw::ShorterTtlInFlight) {
             self.until = self.until.min(now + config.drift.validity(self.stake.ttl));
         }
     }
 
     /// The write was applied. Returns how many extensions it answers.
-    pub(super) fn confirmed(&mut self, env: &Env, sent: &Sent) -> usize {
+    pub(super) fn confirmed(&mut self, env: &RegisterEnv, sent: &SentRecord) -> usize {
         self.applied(env, sent);
         self.renew_at = self.next_renewal(sent.departed, env.seed);
         let served = self.serving;
@@ -153,7 +153,7 @@ impl HeldRecord {
     }
 
     /// A write was applied, of whatever TTL it was. That of a later one has limited the validity.
-    pub(super) fn applied(&mut self, env: &Env, sent: &Sent) {
+    pub(super) fn applied(&mut self, env: &RegisterEnv, sent: &SentRecord) {
         self.version = sent.record.version;
         self.until = self.until.max(sent.departed + env.config.drift.validity(sent.record.ttl));
     }

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::Flaw;
+use super::RegisterFlaw;
 use crate::collections::Few;
 use crate::id::ClientId;
 use crate::register::config::Config;
@@ -44,7 +44,7 @@ impl Known {
     ) {
         self.is_fresh = true;
         let Some(entry) = entry else {
-            if config.has(Flaw::AbsentIsFree) {
+            if config.has(RegisterFlaw::AbsentIsFree) {
                 self.vacant_at = Instant::ZERO;
             }
             self.entry = None;
@@ -52,7 +52,7 @@ impl Known {
         };
         // The arrival counts: the record may have been written after the request departed.
         // RG1
-        let arrived = if config.has(Flaw::SinceDeparture) { departed } else { now };
+        let arrived = if config.has(RegisterFlaw::SinceDeparture) { departed } else { now };
         let begun = arrived.back(config.certain_age(entry.age));
         let is_same = self.record().is_some_and(|known| *known == entry.record);
         self.since = if is_same { self.since.min(begun) } else { begun };
@@ -146,7 +146,7 @@ impl Memory {
 pub(super) struct OpenWrites {
     pub(super) expected: Option<Box<Entry>>,
     /// The last of them.
-    sent: Few<Sent>,
+    sent: Few<SentRecord>,
     /// Another record was proved to be there: one of these may be it, and no other will be applied.
     pub(super) is_refuted: bool,
 }
@@ -157,7 +157,7 @@ const MAX_OPEN: usize = 4;
 
 /// A write that left.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Sent {
+pub(super) struct SentRecord {
     pub(super) departed: Instant,
     pub(super) record: Record,
 }
@@ -167,7 +167,7 @@ impl OpenWrites {
         Self { expected, sent: Few::None, is_refuted: false }
     }
 
-    pub(super) fn push(&mut self, sent: Sent) {
+    pub(super) fn push(&mut self, sent: SentRecord) {
         if self.sent.len() >= MAX_OPEN {
             self.sent.remove(0);
         }
@@ -190,7 +190,7 @@ impl OpenWrites {
     }
 
     /// Returns the one of them that wrote this record.
-    pub(super) fn writer_of(&self, record: &Record) -> Option<&Sent> {
+    pub(super) fn writer_of(&self, record: &Record) -> Option<&SentRecord> {
         self.sent.iter().find(|sent| sent.record.writer == record.writer)
     }
 }

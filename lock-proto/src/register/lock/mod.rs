@@ -15,10 +15,10 @@ use core::mem;
 use core::time::Duration;
 
 use bytes::Bytes;
-pub(super) use flaw::Flaw;
+pub(super) use flaw::RegisterFlaw;
 use held::HeldRecord;
-use known::{Known, OpenWrites, Sent};
-pub use shared::Shared;
+use known::{Known, OpenWrites, SentRecord};
+pub use shared::RegisterShared;
 
 use super::config::{Config, RegisterSettings};
 use super::output::Output;
@@ -35,10 +35,10 @@ use crate::lock::{
 use crate::time::{Instant, sooner, soonest};
 
 /// State machine for one lock name within one client, without a hub.
-pub type Lock = lock::Lock<Cas>;
+pub type RegisterLock = lock::Lock<Cas>;
 
 /// What the locks of a client share in a step.
-pub(crate) type Env = lock::Env<Cas>;
+pub(crate) type RegisterEnv = lock::Env<Cas>;
 
 /// The terms of an acquisition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,13 +66,13 @@ pub struct Cas {
     hold: Option<HeldRecord>,
     /// The lost hold whose guard is alive, and whose record may still be there.
     // H6
-    kept: Option<Kept>,
+    kept: Option<KeptRecord>,
     /// Lost holds whose guard is alive, and whose record is not there any more.
     left: Few<LockId>,
-    releases: Few<Releasing>,
+    releases: Few<RecordRelease>,
     known: Known,
     open: Option<OpenWrites>,
-    call: Option<Call>,
+    call: Option<RegisterCall>,
     /// Nothing is sent before.
     pause: Option<Instant>,
     /// The record, if it is this client's, is to be freed. Given up at this time, when other clients
@@ -84,23 +84,23 @@ pub struct Cas {
     conflicts: u32,
     /// Waits since the last grant.
     polls: u32,
-    watch: Watch,
+    watch: KeyWatch,
     /// The last reply, for reports.
     answer: Answer,
 }
 
 /// The request in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Call {
+struct RegisterCall {
     serial: u64,
     departed: Instant,
     deadline: Instant,
-    purpose: Purpose,
+    purpose: RegisterPurpose,
 }
 
 /// What a call is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Purpose {
+enum RegisterPurpose {
     Read,
     Write { intent: Intent, record: Record, expected: Option<Box<Entry>> },
 }
@@ -115,7 +115,7 @@ enum Intent {
 
 /// What a lost hold has left in the register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Kept {
+struct KeptRecord {
     id: LockId,
     /// The end of its validity.
     valid_until: Instant,
@@ -125,7 +125,7 @@ struct Kept {
 
 /// A release that is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Releasing {
+struct RecordRelease {
     id: LockId,
     valid_until: Instant,
     /// A write that left before then may have freed the record.
@@ -135,7 +135,7 @@ struct Releasing {
 /// The watch of the key, while the head waits.
 // RG7
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-enum Watch {
+enum KeyWatch {
     #[default]
     Off,
     /// From this revision on.
@@ -148,7 +148,7 @@ impl Store for Cas {
     type Key = Bytes;
     type Terms = Stake;
     type Settings = RegisterSettings;
-    type Shared = Shared;
+    type Shared = RegisterShared;
     type Output = Output;
 
     fn new(key: Bytes) -> Self {
@@ -167,7 +167,7 @@ impl Store for Cas {
             yields: Duration::ZERO,
             conflicts: 0,
             polls: 0,
-            watch: Watch::Off,
+            watch: KeyWatch::Off,
             answer: Answer::Silent,
         }
     }
@@ -179,10 +179,10 @@ impl Store for Cas {
     fn terms_of(config: &Config, request: &Acquire) -> Result<(Bytes, Stake), Misuse> {
         check_name(&request.name)?;
         let ttl = config.check_ttl(request.ttl.unwrap_or(DEFAULT_TTL), request.renew)?;
-        Ok((Shared::key(config, &request.name), Stake { ttl, value: Bytes::new() }))
+        Ok((RegisterShared::key(config, &request.name), Stake { ttl, value: Bytes::new() }))
     }
 
-    fn order(&mut self, env: &mut Env, order: Order<Stake>) {
+    fn order(&mut self, env: &mut RegisterEnv, order: Order<Stake>) {
         match order {
             Order::Contend(head) => self.contend(env, head),
             Order::Claim(_) => {
@@ -216,7 +216,7 @@ impl Store for Cas {
         self.proceed(env);
     }
 
-    fn timeout(&mut self, env: &mut Env) {
+    fn timeout(&mut self, env: &mut RegisterEnv) {
         if self.call.as_ref().is_some_and(|call| call.deadline <= env.now) {
             self.call_timed_out(env);
         }
@@ -229,13 +229,13 @@ impl Store for Cas {
     }
 
     #[inline]
-    fn deadline(&self, _: &Env) -> Option<(Instant, &'static str)> {
+    fn deadline(&self, _: &RegisterEnv) -> Option<(Instant, &'static str)> {
         let call = self.call.as_ref().map(|call| (call.deadline, "reply"));
         let next = if call.is_some() { None } else { self.next_at().map(|at| (at, "next request")) };
         sooner(sooner(call, next), self.frees.map(|at| (at, "end of a release")))
     }
 
-    fn holding(&self, _: &Env, id: LockId) -> Option<Holding> {
+    fn holding(&self, _: &RegisterEnv, id: LockId) -> Option<Holding> {
         self.hold.as_ref().filter(|hold| hold.id == id).map(HeldRecord::holding)
     }
 
@@ -243,13 +243,13 @@ impl Store for Cas {
         Box::new([self.answer.clone()])
     }
 
-    fn after_step(&mut self, env: &mut Env) {
+    fn after_step(&mut self, env: &mut RegisterEnv) {
         if self.is_over() {
             env.shared.memory.put(&self.key, mem::take(&mut self.known));
         }
     }
 
-    fn is_drained(&self, _: &Env) -> bool {
+    fn is_drained(&self, _: &RegisterEnv) -> bool {
         self.head.is_none() && self.hold.is_none() && self.releases.is_empty() && self.frees.is_none()
     }
 
@@ -261,7 +261,7 @@ impl Store for Cas {
 
 impl Cas {
     /// Contends for this waiter, or for nobody.
-    fn contend(&mut self, env: &mut Env, head: Option<Waiter<Stake>>) {
+    fn contend(&mut self, env: &mut RegisterEnv, head: Option<Waiter<Stake>>) {
         if self.is_over() {
             self.known = env.shared.memory.take(&self.key);
         }
@@ -274,10 +274,10 @@ impl Cas {
         }
     }
 
-    fn nobody_waits(&mut self, env: &mut Env) {
+    fn nobody_waits(&mut self, env: &mut RegisterEnv) {
         self.unwatch(env);
         (self.polls, self.conflicts) = (0, 0);
-        let in_flight = self.call.as_ref().map(|call| matches!(call.purpose, Purpose::Write { .. }));
+        let in_flight = self.call.as_ref().map(|call| matches!(call.purpose, RegisterPurpose::Write { .. }));
         if in_flight == Some(false) && self.frees.is_none() {
             self.call = None;
         }
@@ -296,10 +296,10 @@ impl Cas {
     }
 
     /// The record, if it is this client's, is to be freed.
-    fn free_soon(&mut self, env: &Env) {
-        let ttl_of = |call: &Call| match &call.purpose {
-            Purpose::Write { record, .. } => Some(record.ttl),
-            Purpose::Read => None,
+    fn free_soon(&mut self, env: &RegisterEnv) {
+        let ttl_of = |call: &RegisterCall| match &call.purpose {
+            RegisterPurpose::Write { record, .. } => Some(record.ttl),
+            RegisterPurpose::Read => None,
         };
         let open = self.open.as_ref().and_then(OpenWrites::longest_ttl);
         let ttls = [self.call.as_ref().and_then(ttl_of), self.known.record().map(|record| record.ttl), open];
@@ -311,7 +311,7 @@ impl Cas {
 
     /// A hold is lost, and its guard alive: its record stays.
     // H6
-    fn leave(&mut self, env: &Env, id: LockId, loss: Loss) {
+    fn leave(&mut self, env: &RegisterEnv, id: LockId, loss: Loss) {
         let Some(hold) = self.hold.take() else { return };
         let may_be_there = match loss {
             Loss::Taken | Loss::Gone => false,
@@ -319,7 +319,7 @@ impl Cas {
         };
         if may_be_there {
             let until = hold.last_sent + env.config.takeover_after(hold.stake.ttl.max(self.longest_ttl()));
-            self.kept = Some(Kept { id, valid_until: hold.until, until });
+            self.kept = Some(KeptRecord { id, valid_until: hold.until, until });
         } else {
             self.left.push(id);
         }
@@ -330,7 +330,7 @@ impl Cas {
     }
 
     /// The hold of this acquisition has ended, and its guard was returned. `yields`: others go first.
-    fn end(&mut self, env: &mut Env, id: LockId, answer: bool, yields: bool) {
+    fn end(&mut self, env: &mut RegisterEnv, id: LockId, answer: bool, yields: bool) {
         let held = self.hold.take_if(|hold| hold.id == id);
         let kept = self.kept.take_if(|kept| kept.id == id);
         let valid_until = held.as_ref().map(|hold| hold.until).or(kept.map(|kept| kept.valid_until));
@@ -339,7 +339,7 @@ impl Cas {
         }
         if answer {
             let valid_until = valid_until.unwrap_or(Instant::ZERO);
-            self.releases.push(Releasing { id, valid_until, in_time: false });
+            self.releases.push(RecordRelease { id, valid_until, in_time: false });
         }
         if let Some(place) = self.left.iter().position(|left| *left == id) {
             self.left.remove(place);
@@ -352,7 +352,7 @@ impl Cas {
     }
 
     /// Returns what a release would find, as far as is known.
-    fn outcome(&self, env: &Env) -> Release {
+    fn outcome(&self, env: &RegisterEnv) -> Release {
         match self.known.record() {
             Some(record) if record.held && record.writer.client != env.shared.client => Release::Taken,
             Some(_) | None => Release::Expired,
@@ -360,14 +360,14 @@ impl Cas {
     }
 
     /// Nothing is left to be freed.
-    fn freed(&mut self, env: &mut Env, outcome: Release) {
+    fn freed(&mut self, env: &mut RegisterEnv, outcome: Release) {
         self.frees = None;
         self.conflicts = 0;
         self.pause = Some(env.now + mem::take(&mut self.yields));
         self.answer_releases(env, outcome);
     }
 
-    fn answer_releases(&mut self, env: &mut Env, outcome: Release) {
+    fn answer_releases(&mut self, env: &mut RegisterEnv, outcome: Release) {
         while let Some(release) = self.releases.remove(0) {
             let outcome = match outcome {
                 // The record of a write whose reply was lost.
@@ -380,7 +380,7 @@ impl Cas {
     }
 
     /// Offers the lock to its holder, unless a write has to be confirmed first.
-    fn offer(&mut self, env: &mut Env) {
+    fn offer(&mut self, env: &mut RegisterEnv) {
         let Some(hold) = self.hold.as_mut().filter(|hold| hold.is_ready()) else { return };
         hold.is_offered = true;
         env.number += 1;
@@ -407,7 +407,7 @@ impl Cas {
     }
 
     /// Sends the next request, if one is due.
-    fn proceed(&mut self, env: &mut Env) {
+    fn proceed(&mut self, env: &mut RegisterEnv) {
         if self.call.is_some() || self.next_at().is_none_or(|at| at > env.now) {
             return;
         }
@@ -433,14 +433,14 @@ impl Cas {
     }
 
     /// Returns when the lock may be taken for the head, by what is known.
-    fn takeable_at(&self, env: &Env) -> Instant {
+    fn takeable_at(&self, env: &RegisterEnv) -> Instant {
         let at = self.known.takeable_at(env.shared.client, &env.config);
         let may_be_kept = self.open.is_some() || self.known.is_held_by(env.shared.client);
         self.kept.filter(|_| may_be_kept).map_or(at, |kept| at.max(kept.until))
     }
 
     /// The lock is held until then, unless it is renewed or released.
-    fn wait_until(&mut self, env: &mut Env, at: Instant) {
+    fn wait_until(&mut self, env: &mut RegisterEnv, at: Instant) {
         self.answer = Answer::Taken(lock::Expiry::UnlessRenewed(at.since(env.now)));
         self.conflicts = 0;
         self.wait(env, Blocked::Held, Some(at));
@@ -448,7 +448,7 @@ impl Cas {
 
     /// The head waits for its next attempt, or has made its only one.
     // RG7
-    fn wait(&mut self, env: &mut Env, why: Blocked, at: Option<Instant>) {
+    fn wait(&mut self, env: &mut RegisterEnv, why: Blocked, at: Option<Instant>) {
         self.known.is_fresh = false;
         if self.head.as_ref().is_some_and(|head| head.wait == Wait::Try) {
             self.pause = Some(Instant::MAX);
@@ -467,35 +467,35 @@ impl Cas {
         }
     }
 
-    fn watch(&mut self, env: &mut Env) {
+    fn watch(&mut self, env: &mut RegisterEnv) {
         let seen = self.known.revision().cloned();
         match &self.watch {
             // Nothing has changed: the next poll finds out what the report was about.
-            Watch::On(before) | Watch::Reported(before) if *before == seen => return,
-            Watch::Off | Watch::On(_) | Watch::Reported(_) => {}
+            KeyWatch::On(before) | KeyWatch::Reported(before) if *before == seen => return,
+            KeyWatch::Off | KeyWatch::On(_) | KeyWatch::Reported(_) => {}
         }
         env.out.push_back(Output::Watch { key: self.key.clone(), seen: seen.clone() });
-        self.watch = Watch::On(seen);
+        self.watch = KeyWatch::On(seen);
     }
 
-    fn unwatch(&mut self, env: &mut Env) {
-        if let Watch::On(_) = mem::take(&mut self.watch) {
+    fn unwatch(&mut self, env: &mut RegisterEnv) {
+        if let KeyWatch::On(_) = mem::take(&mut self.watch) {
             env.out.push_back(Output::Unwatch { key: self.key.clone() });
         }
     }
 
-    fn read(&mut self, env: &mut Env) {
-        if let Watch::Reported(_) = self.watch
+    fn read(&mut self, env: &mut RegisterEnv) {
+        if let KeyWatch::Reported(_) = self.watch
             && self.pause.is_some()
         {
             // A poll.
-            self.watch = Watch::Off;
+            self.watch = KeyWatch::Off;
         }
         let timeout = env.config.request_timeout;
-        self.send(env, Request::Read { key: self.key.clone() }, Purpose::Read, timeout);
+        self.send(env, Request::Read { key: self.key.clone() }, RegisterPurpose::Read, timeout);
     }
 
-    fn write(&mut self, env: &mut Env, intent: Intent) {
+    fn write(&mut self, env: &mut RegisterEnv, intent: Intent) {
         let expected = match &self.open {
             Some(open) if !open.is_refuted => open.expected.clone(),
             Some(_) | None => self.known.entry.clone(),
@@ -511,12 +511,12 @@ impl Cas {
             hold.sends(env.now, config);
         }
         let request = Request::Write { key: self.key.clone(), record: record.clone(), expected: expected.clone() };
-        self.send(env, request, Purpose::Write { intent, record, expected }, timeout);
+        self.send(env, request, RegisterPurpose::Write { intent, record, expected }, timeout);
     }
 
     /// Returns the record to write in place of the expected one.
     // RG0, RG5
-    fn next_record(&self, env: &Env, intent: Intent, expected: Option<&Entry>) -> Option<Record> {
+    fn next_record(&self, env: &RegisterEnv, intent: Intent, expected: Option<&Entry>) -> Option<Record> {
         let before = expected.map(|entry| &entry.record);
         let time = env.shared.time_of_day(env.now);
         let version = before.map_or(time.max(1), |record| record.version.saturating_add(1));
@@ -524,7 +524,9 @@ impl Cas {
         let seen = fence.max(self.known.fence);
         let stake = self.hold.as_ref().map(|hold| &hold.stake).or(self.head.as_ref().map(|head| &head.terms));
         let (held, fence, stake) = match intent {
-            Intent::Take if env.config.has(Flaw::FenceFromRecord) => (true, fence.saturating_add(1), stake?.clone()),
+            Intent::Take if env.config.has(RegisterFlaw::FenceFromRecord) => {
+                (true, fence.saturating_add(1), stake?.clone())
+            }
             Intent::Take => (true, seen.saturating_add(1).max(time), stake?.clone()),
             Intent::Renew => (true, self.hold.as_ref()?.fence, stake?.clone()),
             Intent::Free => {
@@ -542,17 +544,17 @@ impl Cas {
             label: env.config.label_text().into(),
             value: stake.value,
         };
-        if env.config.has(Flaw::AlikeRecords) {
+        if env.config.has(RegisterFlaw::AlikeRecords) {
             (record.version, record.writer.number) = (1, 1);
         }
         Some(record)
     }
 
-    fn send(&mut self, env: &mut Env, request: Request, purpose: Purpose, timeout: Duration) {
+    fn send(&mut self, env: &mut RegisterEnv, request: Request, purpose: RegisterPurpose, timeout: Duration) {
         let call = env.next_call(CallOwner::Lock(env.slot), NodeId::new(0));
         self.pause = None;
         let (departed, deadline) = (env.now, env.now + timeout);
-        self.call = Some(Call { serial: call.serial, departed, deadline, purpose });
+        self.call = Some(RegisterCall { serial: call.serial, departed, deadline, purpose });
         env.out.push_back(Output::Send { call, request, timeout });
     }
 }

@@ -3,7 +3,9 @@
 
 use alloc::boxed::Box;
 
-use super::{Call, Cas, Env, Flaw, HeldRecord, Intent, OpenWrites, Purpose, Sent, Watch};
+use super::{
+    Cas, HeldRecord, Intent, KeyWatch, OpenWrites, RegisterCall, RegisterEnv, RegisterFlaw, RegisterPurpose, SentRecord,
+};
 use crate::fault::{Breach, Fault};
 use crate::jitter::jitter;
 use crate::lock::{Answer, Blocked, ErrorClass, Fact, Hopeless, Loss, Release, Report};
@@ -13,7 +15,7 @@ use crate::time::Instant;
 
 impl Cas {
     /// Handles the reply to the call with this serial. That to any other call is dropped.
-    pub(crate) fn reply(&mut self, env: &mut Env, serial: u64, reply: &Reply) {
+    pub(crate) fn reply(&mut self, env: &mut RegisterEnv, serial: u64, reply: &Reply) {
         if let Some(call) = self.call.take_if(|call| call.serial == serial) {
             self.answered(env, call, reply);
             self.proceed(env);
@@ -21,7 +23,7 @@ impl Cas {
     }
 
     /// The reply has not come. It may still be made.
-    pub(super) fn call_timed_out(&mut self, env: &mut Env) {
+    pub(super) fn call_timed_out(&mut self, env: &mut RegisterEnv) {
         if let Some(call) = self.call.take() {
             self.answered(env, call, &Reply::Unknown(Fault::TimedOut.into()));
         }
@@ -29,10 +31,10 @@ impl Cas {
 
     /// The key may have changed.
     // RG7
-    pub(crate) fn changed(&mut self, env: &mut Env) {
-        if let Watch::On(seen) = &mut self.watch {
+    pub(crate) fn changed(&mut self, env: &mut RegisterEnv) {
+        if let KeyWatch::On(seen) = &mut self.watch {
             // A read in flight may have been made before the change.
-            self.watch = if self.call.is_some() { Watch::Off } else { Watch::Reported(seen.take()) };
+            self.watch = if self.call.is_some() { KeyWatch::Off } else { KeyWatch::Reported(seen.take()) };
             if self.hold.is_none() && self.frees.is_none() {
                 self.pause = None;
             }
@@ -40,24 +42,24 @@ impl Cas {
         }
     }
 
-    fn answered(&mut self, env: &mut Env, call: Call, reply: &Reply) {
-        let Call { departed, purpose, .. } = call;
+    fn answered(&mut self, env: &mut RegisterEnv, call: RegisterCall, reply: &Reply) {
+        let RegisterCall { departed, purpose, .. } = call;
         match (purpose, reply) {
-            (Purpose::Read, Reply::Record(entry)) => self.seen(env, departed, Some(entry.clone())),
-            (Purpose::Read, Reply::Absent) => self.seen(env, departed, None),
-            (Purpose::Write { intent, record, .. }, Reply::Written(revision)) => {
-                self.written(env, intent, &Sent { departed, record }, revision);
+            (RegisterPurpose::Read, Reply::Record(entry)) => self.seen(env, departed, Some(entry.clone())),
+            (RegisterPurpose::Read, Reply::Absent) => self.seen(env, departed, None),
+            (RegisterPurpose::Write { intent, record, .. }, Reply::Written(revision)) => {
+                self.written(env, intent, &SentRecord { departed, record }, revision);
             }
-            (Purpose::Write { expected, .. }, Reply::Conflict) => self.conflict(env, expected),
+            (RegisterPurpose::Write { expected, .. }, Reply::Conflict) => self.conflict(env, expected),
             (_, Reply::NotSent(cause)) => self.failed(env, Answer::Unreachable(cause.clone())),
-            (Purpose::Read, Reply::Unknown(cause)) => self.failed(env, Answer::Unknown(cause.clone())),
-            (Purpose::Read, Reply::Rejected(error)) => self.failed(env, Answer::Rejected(error.clone())),
-            (Purpose::Write { .. }, Reply::Rejected(error)) if error.class != ErrorClass::Unclear => {
+            (RegisterPurpose::Read, Reply::Unknown(cause)) => self.failed(env, Answer::Unknown(cause.clone())),
+            (RegisterPurpose::Read, Reply::Rejected(error)) => self.failed(env, Answer::Rejected(error.clone())),
+            (RegisterPurpose::Write { .. }, Reply::Rejected(error)) if error.class != ErrorClass::Unclear => {
                 self.failed(env, Answer::Rejected(error.clone()));
             }
-            (Purpose::Read, Reply::Written(_) | Reply::Conflict) => self.failed(env, wrong_reply()),
-            (Purpose::Write { intent, record, expected }, reply) => {
-                self.undecided(env, intent, Sent { departed, record }, expected);
+            (RegisterPurpose::Read, Reply::Written(_) | Reply::Conflict) => self.failed(env, wrong_reply()),
+            (RegisterPurpose::Write { intent, record, expected }, reply) => {
+                self.undecided(env, intent, SentRecord { departed, record }, expected);
                 let answer = match reply {
                     Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
                     Reply::Rejected(error) => Answer::Rejected(error.clone()),
@@ -68,7 +70,7 @@ impl Cas {
         }
     }
 
-    fn written(&mut self, env: &mut Env, intent: Intent, sent: &Sent, revision: &Revision) {
+    fn written(&mut self, env: &mut RegisterEnv, intent: Intent, sent: &SentRecord, revision: &Revision) {
         self.answer = Answer::Granted;
         self.conflicts = 0;
         self.open = None;
@@ -89,7 +91,7 @@ impl Cas {
         }
     }
 
-    fn taken(&mut self, env: &mut Env, sent: &Sent) {
+    fn taken(&mut self, env: &mut RegisterEnv, sent: &SentRecord) {
         // The record of a lost hold is replaced.
         if let Some(kept) = self.kept.take() {
             self.left.push(kept.id);
@@ -111,7 +113,7 @@ impl Cas {
 
     /// Another record than the expected one was proved to be there. That is no loss: it may be of an
     /// earlier write.
-    fn conflict(&mut self, env: &mut Env, expected: Option<Box<Entry>>) {
+    fn conflict(&mut self, env: &mut RegisterEnv, expected: Option<Box<Entry>>) {
         self.open.get_or_insert_with(|| OpenWrites::new(expected)).is_refuted = true;
         self.known.is_fresh = false;
         self.conflicts += 1;
@@ -121,13 +123,13 @@ impl Cas {
     }
 
     /// The outcome of a write is unknown.
-    fn undecided(&mut self, env: &Env, intent: Intent, sent: Sent, expected: Option<Box<Entry>>) {
+    fn undecided(&mut self, env: &RegisterEnv, intent: Intent, sent: SentRecord, expected: Option<Box<Entry>>) {
         if intent == Intent::Free {
             for release in self.releases.iter_mut() {
                 release.in_time |= sent.departed < release.valid_until;
             }
         }
-        if env.config.has(Flaw::UnknownIsNo) {
+        if env.config.has(RegisterFlaw::UnknownIsNo) {
             return;
         }
         let open = self.open.take().filter(|open| !open.is_refuted);
@@ -135,7 +137,7 @@ impl Cas {
     }
 
     /// A read has shown this record, or that there is none. It may be stale.
-    fn seen(&mut self, env: &mut Env, departed: Instant, entry: Option<Entry>) {
+    fn seen(&mut self, env: &mut RegisterEnv, departed: Instant, entry: Option<Entry>) {
         self.answer = Answer::Granted;
         self.known.show(env.now, departed, entry, env.shared.client, &env.config);
         let decided = self.open.take_if(|open| open.is_decided_by(self.known.entry.as_deref()));
@@ -154,7 +156,7 @@ impl Cas {
         }
     }
 
-    fn seen_by_holder(&mut self, env: &mut Env, decided: Option<&OpenWrites>) {
+    fn seen_by_holder(&mut self, env: &mut RegisterEnv, decided: Option<&OpenWrites>) {
         let Some(hold) = &mut self.hold else { return };
         let id = hold.id;
         match self.known.record() {
@@ -178,7 +180,7 @@ impl Cas {
     }
 
     /// The request has failed, or its outcome is unknown.
-    fn failed(&mut self, env: &mut Env, answer: Answer) {
+    fn failed(&mut self, env: &mut RegisterEnv, answer: Answer) {
         let class = match &answer {
             Answer::Rejected(error) => Some(error.class),
             answer => answer.is_refusal().then_some(ErrorClass::Refused),
@@ -202,13 +204,13 @@ impl Cas {
         }
     }
 
-    fn hopeless(&mut self, env: &mut Env, why: Hopeless) {
+    fn hopeless(&mut self, env: &mut RegisterEnv, why: Hopeless) {
         self.pause = Some(Instant::MAX);
         env.report(Fact::Hopeless(why));
     }
 
     /// Repeats the request after a pause.
-    fn retry_later(&mut self, env: &Env) {
+    fn retry_later(&mut self, env: &RegisterEnv) {
         let pause = match &self.hold {
             Some(hold) => hold.stake.ttl / 12,
             None => env.config.poll_interval().every.min(env.config.request_timeout),

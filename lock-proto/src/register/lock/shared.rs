@@ -5,7 +5,7 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::known::Memory;
-use super::{Cas, Env};
+use super::{Cas, RegisterEnv};
 use crate::id::{CallId, ClientId};
 use crate::lock::{Locks, SharedState};
 use crate::register::config::Config;
@@ -15,7 +15,7 @@ use crate::time::Instant;
 
 /// What the locks of a client share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Shared {
+pub struct RegisterShared {
     pub(super) client: ClientId,
     pub(super) memory: Memory,
     /// The host's time of day, in ms, at an instant.
@@ -25,7 +25,7 @@ pub struct Shared {
 /// The name whose register a check reads.
 const PING: &[u8] = b"lock-proto:ping";
 
-impl Shared {
+impl RegisterShared {
     pub(crate) fn new(client: ClientId) -> Self {
         Self { client, memory: Memory::default(), time_of_day: None }
     }
@@ -49,8 +49,8 @@ impl Shared {
     }
 }
 
-impl SharedState<Cas> for Shared {
-    fn ping(env: &mut Env, call: CallId) {
+impl SharedState<Cas> for RegisterShared {
+    fn ping(env: &mut RegisterEnv, call: CallId) {
         let (request, timeout) = (Request::Read { key: Self::key(&env.config, PING) }, env.config.request_timeout);
         env.out.push_back(Output::Send { call, request, timeout });
     }

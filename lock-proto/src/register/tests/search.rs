@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use core::hash::BuildHasher as _;
 use std::hash::RandomState;
 
-use super::world::{Move, Plan, World};
+use super::world::{RegisterMove, SearchPlan, World};
 use crate::jitter::mix;
-use crate::register::lock::Flaw;
+use crate::register::lock::RegisterFlaw;
 
 /// One holder, and one that takes over if the holder seems dead.
-const TAKEOVER: Plan = Plan {
+const TAKEOVER: SearchPlan = SearchPlan {
     flaw: None,
     unconditional: false,
     age: false,
@@ -30,16 +30,16 @@ const TAKEOVER: Plan = Plan {
 };
 
 /// The outcome of a write is unknown.
-const UNKNOWN: Plan = Plan { unknown: 1, poll: 1_000, ..TAKEOVER };
+const UNKNOWN: SearchPlan = SearchPlan { unknown: 1, poll: 1_000, ..TAKEOVER };
 
 /// A read is stale.
-const STALE: Plan = Plan { stale: 1, ..TAKEOVER };
+const STALE: SearchPlan = SearchPlan { stale: 1, ..TAKEOVER };
 
 /// Acquisitions end, and the outcome of a write is unknown.
-const ENDS: Plan = Plan { releases: true, cancels: true, ticks: 6, late: 0, ..UNKNOWN };
+const ENDS: SearchPlan = SearchPlan { releases: true, cancels: true, ticks: 6, late: 0, ..UNKNOWN };
 
 /// A holder has handed over to a shorter TTL in its client, which may be cut off.
-const HANDOVER: Plan = Plan {
+const HANDOVER: SearchPlan = SearchPlan {
     begun: [2, 1],
     short: true,
     releases: true,
@@ -52,12 +52,12 @@ const HANDOVER: Plan = Plan {
 };
 
 /// The first moves of a plan.
-fn begin(plan: Plan) -> World {
+fn begin(plan: SearchPlan) -> World {
     let mut world = World::new(plan);
     if plan.short {
-        let answer = Move::Answer { side: 0, place: 0 };
-        let acquire = Move::Acquire { side: 0 };
-        for next in [acquire, answer, answer, acquire, Move::Release { side: 0, place: 0 }] {
+        let answer = RegisterMove::Answer { side: 0, place: 0 };
+        let acquire = RegisterMove::Acquire { side: 0 };
+        for next in [acquire, answer, answer, acquire, RegisterMove::Release { side: 0, place: 0 }] {
             assert_eq!(world.apply(next), Ok(()));
         }
         assert_eq!(world.held(), 1, "handed over");
@@ -66,14 +66,14 @@ fn begin(plan: Plan) -> World {
 }
 
 /// Somebody deletes the record.
-const DELETES: Plan = Plan { deletes: 1, ..TAKEOVER };
+const DELETES: SearchPlan = SearchPlan { deletes: 1, ..TAKEOVER };
 
 /// The store tells the age of a record.
-const AGES: Plan = Plan { age: true, ..TAKEOVER };
+const AGES: SearchPlan = SearchPlan { age: true, ..TAKEOVER };
 
 /// Searches all orders of moves breadth first, up to this many states. Returns the depth that was
 /// searched whole, or what is wrong and the number of moves to it.
-fn search(plan: Plan, states: usize) -> Result<usize, (&'static str, usize)> {
+fn search(plan: SearchPlan, states: usize) -> Result<usize, (&'static str, usize)> {
     let hasher = RandomState::new();
     let mut seen = BTreeSet::new();
     let mut level = Vec::from([begin(plan)]);
@@ -100,8 +100,8 @@ fn search(plan: Plan, states: usize) -> Result<usize, (&'static str, usize)> {
 }
 
 /// Walks at random. Returns how often a lock was got, or what is wrong, and the moves to it.
-fn walk(plan: Plan, walks: u64, length: u64) -> Result<usize, (&'static str, Vec<Move>)> {
-    let plan = Plan { ticks: 60, begun: [8, 8], unknown: 9, late: 99, releases: true, cancels: true, ..plan };
+fn walk(plan: SearchPlan, walks: u64, length: u64) -> Result<usize, (&'static str, Vec<RegisterMove>)> {
+    let plan = SearchPlan { ticks: 60, begun: [8, 8], unknown: 9, late: 99, releases: true, cancels: true, ..plan };
     let mut got = 0;
     for walk in 0..walks {
         let mut world = begin(plan);
@@ -114,7 +114,7 @@ fn walk(plan: Plan, walks: u64, length: u64) -> Result<usize, (&'static str, Vec
             let draw = |n: u64| moves[(mix(walk, 2 * step + n) % moves.len() as u64) as usize];
             let next = match draw(0) {
                 // Otherwise nobody would ever get the lock.
-                Move::Abandon { .. } | Move::Acquire { .. } => draw(1),
+                RegisterMove::Abandon { .. } | RegisterMove::Acquire { .. } => draw(1),
                 next => next,
             };
             path.push(next);
@@ -129,7 +129,7 @@ fn walk(plan: Plan, walks: u64, length: u64) -> Result<usize, (&'static str, Vec
 const STATES: usize = 80_000;
 
 /// Returns the depth that is searched whole, and walks.
-fn depth(plan: Plan) -> usize {
+fn depth(plan: SearchPlan) -> usize {
     let depth = search(plan, STATES).unwrap_or_else(|(wrong, moves)| panic!("{wrong} after {moves} moves"));
     let got = walk(plan, 1_000, 200).unwrap_or_else(|(wrong, moves)| panic!("{wrong}: {moves:?}"));
     assert!(got > 1_000, "the lock was taken {got} times only");
@@ -180,23 +180,23 @@ fn deleted_record_is_not_taken_for_free() {
 }
 
 /// Searches a plan with a mistake in the machine.
-fn found(flaw: Flaw, plan: Plan) -> &'static str {
-    search(Plan { flaw: Some(flaw), ..plan }, 2 * STATES).expect_err("the flaw must be found").0
+fn found(flaw: RegisterFlaw, plan: SearchPlan) -> &'static str {
+    search(SearchPlan { flaw: Some(flaw), ..plan }, 2 * STATES).expect_err("the flaw must be found").0
 }
 
 #[test]
 fn planted_flaws_are_found() {
     // RG1 to RG5
-    assert_eq!(found(Flaw::SinceDeparture, TAKEOVER), "two holders");
-    assert_eq!(found(Flaw::AlikeRecords, TAKEOVER), "two holders");
-    assert_eq!(found(Flaw::UnknownIsNo, ENDS), "a write was forgotten");
-    assert_eq!(found(Flaw::AbsentIsFree, DELETES), "two holders");
-    assert_eq!(found(Flaw::FenceFromRecord, DELETES), "a fence did not grow");
-    assert_eq!(found(Flaw::ShorterTtlInFlight, HANDOVER), "two holders");
+    assert_eq!(found(RegisterFlaw::SinceDeparture, TAKEOVER), "two holders");
+    assert_eq!(found(RegisterFlaw::AlikeRecords, TAKEOVER), "two holders");
+    assert_eq!(found(RegisterFlaw::UnknownIsNo, ENDS), "a write was forgotten");
+    assert_eq!(found(RegisterFlaw::AbsentIsFree, DELETES), "two holders");
+    assert_eq!(found(RegisterFlaw::FenceFromRecord, DELETES), "a fence did not grow");
+    assert_eq!(found(RegisterFlaw::ShorterTtlInFlight, HANDOVER), "two holders");
 }
 
 #[test]
 fn store_that_ignores_expectations_is_found() {
     // RG0
-    assert!(search(Plan { unconditional: true, ..TAKEOVER }, STATES).is_err());
+    assert!(search(SearchPlan { unconditional: true, ..TAKEOVER }, STATES).is_err());
 }

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use crate::register::lock::Flaw;
+use crate::register::lock::RegisterFlaw;
 use crate::register::{Client, Config, Entry, Output, Record, Reply, Request, Revision};
 use crate::{Acquire, Backoff, CallId, ClientId, Drift, Event, Fault, Instant, LockClient as _, LockId, Machine as _};
 
@@ -43,7 +43,7 @@ enum Wire {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Move {
+pub(super) enum RegisterMove {
     Tick,
     Acquire {
         side: usize,
@@ -87,8 +87,8 @@ pub(super) enum Move {
 
 /// What may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Plan {
-    pub(super) flaw: Option<Flaw>,
+pub(super) struct SearchPlan {
+    pub(super) flaw: Option<RegisterFlaw>,
     /// The store ignores what a write expects.
     pub(super) unconditional: bool,
     /// The store tells the age of a record.
@@ -117,7 +117,7 @@ pub(super) struct Plan {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct World {
-    plan: Plan,
+    plan: SearchPlan,
     ticks: u64,
     sides: [Side; 2],
     /// The record, and when it was written.
@@ -138,7 +138,7 @@ fn revision(record: &Record) -> Revision {
 }
 
 impl World {
-    pub(super) fn new(plan: Plan) -> Self {
+    pub(super) fn new(plan: SearchPlan) -> Self {
         let side = |n: u8| {
             let mut config = Config::new()
                 .drift(Drift { divisor: 10, margin: Duration::from_millis(2) })
@@ -156,47 +156,47 @@ impl World {
         Self { plan, ticks: 0, sides, register: None, before: None, fence: 0, was_deleted: false, is_cut: false }
     }
 
-    pub(super) fn moves(&self) -> Vec<Move> {
+    pub(super) fn moves(&self) -> Vec<RegisterMove> {
         let mut moves = Vec::new();
         let is_used = self.sides.iter().any(|side| side.begun > 0);
         if is_used && self.ticks < self.plan.ticks && self.newly_late() <= self.plan.late {
-            moves.push(Move::Tick);
+            moves.push(RegisterMove::Tick);
         }
         for (side, of) in self.sides.iter().enumerate() {
             for (place, (_, wire)) in of.wire.iter().enumerate() {
                 match wire {
-                    Wire::Request { reported: true, .. } => moves.push(Move::Execute { side, place }),
+                    Wire::Request { reported: true, .. } => moves.push(RegisterMove::Execute { side, place }),
                     Wire::Request { request, reported: false, is_late } => {
-                        moves.push(Move::Answer { side, place });
+                        moves.push(RegisterMove::Answer { side, place });
                         if *is_late || self.plan.late > 0 {
-                            moves.push(Move::Execute { side, place });
+                            moves.push(RegisterMove::Execute { side, place });
                         }
                         if self.plan.unknown > 0 && matches!(request, Request::Write { .. }) {
-                            moves.push(Move::Unknown { side, place });
+                            moves.push(RegisterMove::Unknown { side, place });
                         }
                         if self.plan.stale > 0 && matches!(request, Request::Read { .. }) && self.before.is_some() {
-                            moves.push(Move::Stale { side, place });
+                            moves.push(RegisterMove::Stale { side, place });
                         }
                     }
-                    Wire::Reply(_) => moves.push(Move::Deliver { side, place }),
+                    Wire::Reply(_) => moves.push(RegisterMove::Deliver { side, place }),
                 }
             }
             for (place, (_, has)) in of.locks.iter().enumerate() {
                 match has {
-                    Has::Waits if self.plan.cancels => moves.push(Move::Abandon { side, place }),
-                    Has::Held | Has::Lost if self.plan.releases => moves.push(Move::Release { side, place }),
+                    Has::Waits if self.plan.cancels => moves.push(RegisterMove::Abandon { side, place }),
+                    Has::Held | Has::Lost if self.plan.releases => moves.push(RegisterMove::Release { side, place }),
                     _ => {}
                 }
             }
             if of.begun < self.plan.begun[side] {
-                moves.push(Move::Acquire { side });
+                moves.push(RegisterMove::Acquire { side });
             }
         }
         if self.plan.cuts > 0 && self.sides[0].begun > 0 {
-            moves.push(Move::Cut);
+            moves.push(RegisterMove::Cut);
         }
         if self.plan.deletes > 0 && self.may_delete() {
-            moves.push(Move::Delete);
+            moves.push(RegisterMove::Delete);
         }
         moves
     }
@@ -215,9 +215,9 @@ impl World {
         !self.sides.iter().any(|side| side.wire.iter().any(creates)) && known.all(|known| known)
     }
 
-    pub(super) fn apply(&mut self, next: Move) -> Result<(), &'static str> {
+    pub(super) fn apply(&mut self, next: RegisterMove) -> Result<(), &'static str> {
         match next {
-            Move::Tick => {
+            RegisterMove::Tick => {
                 self.plan.late -= self.newly_late();
                 for (_, wire) in self.sides.iter_mut().flat_map(|side| &mut side.wire) {
                     if let Wire::Request { is_late, .. } = wire {
@@ -233,7 +233,7 @@ impl World {
                     side.client.set_time_of_day(side.now, Duration::from_millis(1_000_000 + self.ticks * tick));
                 }
             }
-            Move::Acquire { side } => {
+            RegisterMove::Acquire { side } => {
                 let side = &mut self.sides[side];
                 let short = self.plan.short && side.begun % 2 == 1;
                 side.begun += 1;
@@ -241,36 +241,36 @@ impl World {
                 let id = side.client.acquire(side.now, &request).unwrap();
                 side.locks.push((id, Has::Waits));
             }
-            Move::Release { side, place } => {
+            RegisterMove::Release { side, place } => {
                 let side = &mut self.sides[side];
                 let (id, _) = side.locks.remove(place);
                 side.ended.get_or_insert(self.ticks);
                 side.client.release(side.now, id).unwrap();
             }
-            Move::Abandon { side, place } => {
+            RegisterMove::Abandon { side, place } => {
                 let side = &mut self.sides[side];
                 let (id, _) = side.locks.remove(place);
                 side.ended.get_or_insert(self.ticks);
                 side.client.abandon(side.now, id);
             }
-            Move::Answer { side, place } => {
+            RegisterMove::Answer { side, place } => {
                 let place = self.execute(side, place);
                 self.deliver(side, place);
             }
-            Move::Execute { side, place } => {
+            RegisterMove::Execute { side, place } => {
                 if matches!(self.sides[side].wire[place].1, Wire::Request { is_late: false, .. }) {
                     self.plan.late -= 1;
                 }
                 self.execute(side, place);
             }
-            Move::Deliver { side, place } => self.deliver(side, place),
-            Move::Stale { side, place } => {
+            RegisterMove::Deliver { side, place } => self.deliver(side, place),
+            RegisterMove::Stale { side, place } => {
                 self.plan.stale -= 1;
                 let before = self.before.clone().flatten();
                 self.sides[side].wire[place].1 = Wire::Reply(self.shown(before));
                 self.deliver(side, place);
             }
-            Move::Unknown { side, place } => {
+            RegisterMove::Unknown { side, place } => {
                 self.plan.unknown -= 1;
                 let side = &mut self.sides[side];
                 let (call, wire) = &mut side.wire[place];
@@ -279,12 +279,12 @@ impl World {
                 }
                 side.client.handle_reply(side.now, *call, &Reply::Unknown(Fault::TimedOut.into()));
             }
-            Move::Cut => {
+            RegisterMove::Cut => {
                 self.plan.cuts -= 1;
                 self.is_cut = true;
                 self.sides[0].wire.clear();
             }
-            Move::Delete => {
+            RegisterMove::Delete => {
                 self.plan.deletes -= 1;
                 self.was_deleted = true;
                 self.before = Some(self.register.take());
