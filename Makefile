@@ -14,6 +14,7 @@ FIRMWARE := --manifest-path lock-proto/firmware/Cargo.toml
 BENCH := --manifest-path examples/bench/Cargo.toml
 EMBEDDING := --manifest-path examples/embedding/Cargo.toml
 PROOF := --manifest-path lock-proto/no-std-proof/Cargo.toml
+STORES := --manifest-path lock-tokio/stores/Cargo.toml
 HAS_FUZZ = $(CARGO) +nightly fuzz --version >/dev/null 2>&1
 
 .PHONY: help
@@ -27,11 +28,11 @@ demo: ## Run the demonstration on five simulated servers: contenders, a dead ser
 # A first build gains nothing from incremental compilation.
 test: export CARGO_INCREMENTAL := 0
 # Most tests of programs and adapters wait for time to pass: more of them at once than there are processors.
-test unit embedding: export RUST_TEST_THREADS ?= 8
+test unit embedding stores test-stores: export RUST_TEST_THREADS ?= 8
 # Some tests block a thread of async-std's executor, which all tests of a program share.
 test unit: export ASYNC_STD_THREAD_COUNT ?= 8
 .PHONY: test
-test: servers lint unit doc no-std embedding bench-check fuzz-short ## Check everything but examples/bench, the firmware and examples/own-lock/fuzz. CI runs this. Installs the servers it needs if they are missing.
+test: servers lint unit doc no-std embedding stores bench-check fuzz-short ## Check everything but examples/bench, the firmware and examples/own-lock/fuzz. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"
 
 # The server, and the peers of the tests: Curator, which is compiled against, and kazoo.
@@ -48,6 +49,7 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(FIRMWARE) --check
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt $(EMBEDDING) --check
+	$(CARGO) fmt $(STORES) --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	@# All combinations: .github/workflows/ci.yml.
 	for features in '' redis,etcd,zookeeper; do \
@@ -109,6 +111,17 @@ no-std: ## Prove that the machines need no std.
 embedding: servers ## Run the programs that embed a machine under other clients, on real servers. Installs protoc.
 	@.ci/install protoc /usr/include/google/protobuf
 	$(CARGO) test $(EMBEDDING) --target-dir target
+
+.PHONY: stores
+stores: servers ## Clippy and tests of what runs on databases: Postgres, SQLite, an object store in memory, Redis. Installs Postgres.
+	@.ci/install initdb
+	$(CARGO) clippy $(STORES) --target-dir target --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) test $(STORES) --target-dir target --workspace
+
+.PHONY: test-stores
+test-stores: stores ## The same, and on MariaDB, which is installed.
+	@.ci/install mariadbd my_print_defaults
+	$(CARGO) test $(STORES) --target-dir target --workspace --all-features -- --include-ignored
 
 .PHONY: corpus
 corpus: ## Replay what fuzzing has found so far.

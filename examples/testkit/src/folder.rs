@@ -19,7 +19,11 @@ pub fn temporary() -> TempDir {
 
 /// Creates a folder, in memory if the system has a file system there. Deletes those of processes
 /// that were killed: otherwise they would occupy memory until the next boot.
-pub(crate) fn in_memory() -> TempDir {
+///
+/// # Panics
+///
+/// If the system has no place for it.
+pub fn in_memory() -> TempDir {
     let memory = Path::new("/dev/shm");
     let folder = pid_namespace().filter(|_| memory.is_dir()).and_then(|namespace| {
         delete_abandoned(memory, &namespace);

@@ -1,7 +1,7 @@
 //! The process of a server, and its port.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub fn program_of(variable: &str, program: &str) -> OsString {
 
 /// A process that may be running. Killed on drop.
 #[derive(Debug, Default)]
-pub(crate) struct Process {
+pub struct Process {
     child: Option<Child>,
 }
 
@@ -33,9 +33,17 @@ impl Process {
     /// # Panics
     ///
     /// If it is not installed: a missing server is a failed test.
-    pub(crate) fn start(&mut self, variable: &str, program: &str, package: &str, args: impl FnOnce(&mut Command)) {
-        let program = program_of(variable, program);
-        let mut command = Command::new(&program);
+    pub fn start(&mut self, variable: &str, program: &str, package: &str, args: impl FnOnce(&mut Command)) {
+        self.run(&program_of(variable, program), package, args);
+    }
+
+    /// Starts a program.
+    ///
+    /// # Panics
+    ///
+    /// If it is not installed: a missing server is a failed test.
+    pub fn run(&mut self, program: &OsStr, package: &str, args: impl FnOnce(&mut Command)) {
+        let mut command = Command::new(program);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         args(&mut command);
         match spawn(command) {
@@ -53,20 +61,29 @@ impl Process {
     /// # Panics
     ///
     /// If it was not.
-    pub(crate) fn pipes(&mut self) -> (ChildStdin, ChildStdout) {
+    pub fn pipes(&mut self) -> (ChildStdin, ChildStdout) {
         let child = self.child.as_mut().expect("the process runs");
         child.stdin.take().zip(child.stdout.take()).expect("it has pipes")
     }
 
+    /// The process id.
+    ///
     /// # Panics
     ///
     /// If it was killed.
-    pub(crate) fn id(&self) -> u32 {
+    #[must_use]
+    pub fn id(&self) -> u32 {
         self.child().id()
     }
 
+    /// Returns true if it was started, and neither killed nor [found ended](Self::ended).
+    #[must_use]
+    pub const fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// The exit status, if the process ended without being killed.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
         if status.is_some() {
             self.child = None;
@@ -75,7 +92,7 @@ impl Process {
     }
 
     /// Kills the process with SIGKILL, and waits until it is gone.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -87,11 +104,19 @@ impl Process {
     /// # Panics
     ///
     /// If it was killed.
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         let child = WaitId::Pid(self.signal(Signal::STOP));
         // Keep the state waitable, so that a second `pause` returns too.
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
         retry_on_intr(|| waitid(child.clone(), stopped)).expect("one's own child");
+    }
+
+    /// Sends SIGQUIT, and waits until the process is gone: for servers that free shared memory when they end.
+    pub fn quit(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = kill_process(Pid::from_child(&child), Signal::QUIT);
+            let _ = child.wait();
+        }
     }
 
     /// Resumes the process after `pause`.
@@ -99,7 +124,7 @@ impl Process {
     /// # Panics
     ///
     /// If it was killed.
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
@@ -128,14 +153,21 @@ const PORTS: Range<u16> = 10_000..32_768;
 static USED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 /// A port on which no socket listens at present, and that was not returned before.
-pub(crate) fn free_port() -> u16 {
+///
+/// # Panics
+///
+/// If there is none.
+#[must_use]
+pub fn free_port() -> u16 {
     let random = || (RandomState::new().build_hasher().finish() % PORTS.len() as u64) as u16;
     let is_new = |port: &u16| USED.lock().unwrap_or_else(PoisonError::into_inner).insert(*port);
     let mut ports = std::iter::repeat_with(|| PORTS.start + random()).take(PORTS.len()).filter(is_new);
     ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).expect("a free port on loopback")
 }
 
-pub(crate) fn tail(log: &str) -> String {
+/// The last lines of a log.
+#[must_use]
+pub fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(15)..].join("\n")
 }

@@ -1,0 +1,28 @@
+//! Real database servers for tests, on free loopback ports and in temporary folders, stopped on
+//! drop.
+//!
+//! ```no_run
+//! use store_testkit::Postgres;
+//!
+//! let mut postgres = Postgres::start();
+//! postgres.sql("CREATE TABLE sale (stock bigint)");
+//! postgres.kill();
+//! postgres.restart();
+//! assert_eq!(postgres.sql("SELECT count(*) FROM sale"), "0");
+//! ```
+//!
+//! Like those of `lock_testkit`, these servers panic with a clear message when they do not start:
+//! the test fails, it is never skipped.
+//!
+//! Programs are found in the path, and those of Postgres also where Debian puts them. The
+//! environment variables `POSTGRES_BIN` and `MARIADB_BIN` name the folder of another version.
+//! Started by root, a server runs as an unprivileged user: as its own if that exists, else as
+//! `nobody`.
+
+mod account;
+mod mariadb;
+mod postgres;
+mod program;
+
+pub use mariadb::MariaDb;
+pub use postgres::{Postgres, PostgresBuilder};
