@@ -126,6 +126,7 @@ mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod fault;
+pub mod fence;
 mod id;
 mod jitter;
 pub mod lock;
