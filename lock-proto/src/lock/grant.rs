@@ -32,7 +32,7 @@ impl fmt::Display for Token {
 /// clients that reach one key by two prefixes get tokens in no order.
 ///
 /// Pass it to the resource that the lock protects, and let the resource refuse any token smaller
-/// than the largest it has seen.
+/// than the largest it has seen. The module [`fence`](crate::fence) has such checks.
 ///
 /// A Redis server mints tokens from a counter that follows its clock in µs, and exceeds it by at
 /// most 16. Tokens keep growing:
