@@ -44,9 +44,11 @@ fn name_of(request: &Parts) -> Option<String> {
     (request.method != Method::GET).then(|| request.uri.path().to_owned())
 }
 
+type NameOf = fn(&Parts) -> Option<String>;
+
 /// A service that checks tokens for up to 10 000 invoices.
-fn fenced<S>(service: S) -> FenceService<S, MemoryGate, fn(&Parts) -> Option<String>> {
-    FenceLayer::new(MemoryGate::new(10_000), name_of as fn(&Parts) -> Option<String>).layer(service)
+fn fenced<S>(service: S) -> FenceService<S, MemoryGate, NameOf> {
+    FenceLayer::<_, NameOf>::new(MemoryGate::new(10_000), name_of).layer(service)
 }
 
 fn put(path: &str, fence: u64, body: &'static str) -> Request<&'static str> {
