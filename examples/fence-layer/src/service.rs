@@ -1,7 +1,7 @@
 //! The layer and its service.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use core::pin::Pin;
+use core::task::{Context, Poll};
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
@@ -65,7 +65,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // The clone is not ready yet; the one that is takes the request.
         let clone = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let mut inner = core::mem::replace(&mut self.inner, clone);
         let (parts, body) = request.into_parts();
         let checked = (self.layer.name_of)(&parts).map(|name| (name, token(&parts.headers)));
         let request = Request::from_parts(parts, body);

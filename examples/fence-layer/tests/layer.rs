@@ -1,10 +1,10 @@
 //! The layer in front of a service.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::convert::Infallible;
-use std::future::{Ready, ready};
+use core::convert::Infallible;
+use core::future::{Ready, ready};
+use core::task::{Context, Poll, Waker};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 
 use fence_layer::{FenceLayer, FenceService, MemoryGate};
 use http::request::Parts;
@@ -129,7 +129,7 @@ impl Slow {
 impl Service<Request<&'static str>> for Slow {
     type Response = Response<String>;
     type Error = Infallible;
-    type Future = std::pin::Pin<Box<dyn Future<Output = Result<Response<String>, Infallible>> + Send>>;
+    type Future = core::pin::Pin<Box<dyn Future<Output = Result<Response<String>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))

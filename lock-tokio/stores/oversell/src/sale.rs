@@ -178,6 +178,7 @@ impl Shop<'_> {
         fence: Option<Fence>,
     ) -> Result<Option<bool>, Error> {
         // The token first: from here on no older holder changes what is read below.
+        // F5
         if let Some(fence) = fence
             && stock.claim(fence)? != FenceCheck::Accepted
         {
