@@ -15,12 +15,12 @@ use crate::{FenceGate, Refused};
 /// pass.
 #[derive(Clone, Debug)]
 pub struct MemoryGate {
-    names: Arc<Mutex<HashMap<String, Name>>>,
+    names: Arc<Mutex<HashMap<String, SeenFence>>>,
     capacity: usize,
 }
 
 #[derive(Debug)]
-struct Name {
+struct SeenFence {
     seen: Fence,
     /// The token of the requests that are being served. There is only one: a greater one waits,
     /// and a smaller one is refused.
@@ -37,7 +37,7 @@ impl MemoryGate {
         Self { names: Arc::default(), capacity }
     }
 
-    fn names(&self) -> MutexGuard<'_, HashMap<String, Name>> {
+    fn names(&self) -> MutexGuard<'_, HashMap<String, SeenFence>> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -53,7 +53,7 @@ impl FenceGate for MemoryGate {
                     if names.len() >= self.capacity {
                         return Err(Refused::Unavailable);
                     }
-                    let new = Name { seen: fence, served: fence, requests: 0, idle: Event::new() };
+                    let new = SeenFence { seen: fence, served: fence, requests: 0, idle: Event::new() };
                     names.insert(name.to_owned(), new);
                 }
                 let Some(entry) = names.get_mut(name) else { return Err(Refused::Unavailable) };

@@ -16,15 +16,15 @@ use tower_service::Service;
 
 /// A service that writes down the bodies of requests.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<&'static str>>>);
+struct BodyLog(Arc<Mutex<Vec<&'static str>>>);
 
-impl Log {
+impl BodyLog {
     fn lines(&self) -> Vec<&'static str> {
         self.0.lock().unwrap().clone()
     }
 }
 
-impl Service<Request<&'static str>> for Log {
+impl Service<Request<&'static str>> for BodyLog {
     type Response = Response<String>;
     type Error = Infallible;
     type Future = Ready<Result<Response<String>, Infallible>>;
@@ -58,7 +58,7 @@ fn put(path: &str, fence: u64, body: &'static str) -> Request<&'static str> {
 #[tokio::test]
 async fn smaller_token_is_refused() {
     // F1
-    let log = Log::default();
+    let log = BodyLog::default();
     let mut service = fenced(log.clone());
     let requests = [
         (put("/42", 7, "a"), StatusCode::OK),
@@ -80,7 +80,7 @@ async fn smaller_token_is_refused() {
 #[tokio::test]
 async fn missing_and_invalid_tokens_are_refused() {
     // F2
-    let log = Log::default();
+    let log = BodyLog::default();
     let mut service = fenced(log.clone());
     let put = || Request::put("/42");
     let requests = [
@@ -99,7 +99,7 @@ async fn missing_and_invalid_tokens_are_refused() {
 #[tokio::test]
 async fn memory_is_bounded_and_forgets_nothing() {
     // F1
-    let mut service = FenceLayer::new(MemoryGate::new(2), name_of).layer(Log::default());
+    let mut service = FenceLayer::new(MemoryGate::new(2), name_of).layer(BodyLog::default());
     for (path, fence, status) in [
         ("/1", 8, StatusCode::OK),
         ("/2", 8, StatusCode::OK),
@@ -111,9 +111,11 @@ async fn memory_is_bounded_and_forgets_nothing() {
     }
 }
 
+type Unanswered = (&'static str, oneshot::Sender<()>);
+
 /// A service whose requests are answered when the test says so.
 #[derive(Clone, Default)]
-struct Slow(Arc<Mutex<Vec<(&'static str, oneshot::Sender<()>)>>>);
+struct Slow(Arc<Mutex<Vec<Unanswered>>>);
 
 impl Slow {
     /// The requests that are being served.

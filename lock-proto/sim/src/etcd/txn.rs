@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::refusal::RefusalStatus;
 use super::span::KeySpan;
-use super::store::{StoredKey, KeySpace, RevisionChange};
+use super::store::{KeySpace, RevisionChange, StoredKey};
 use lock_proto::etcd::message::{
     ASCEND, BY_CREATE, COMPARE_CREATE, COMPARE_LEASE, COMPARE_MOD, COMPARE_VALUE, COMPARE_VERSION, Compare,
     CompareWith, DESCEND, DeleteRangeResponse, Op, OpResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,

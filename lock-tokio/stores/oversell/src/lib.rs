@@ -11,14 +11,14 @@ mod sqlite;
 
 pub use self::postgres::PostgresStock;
 pub use self::redis::RedisStock;
-pub use self::sale::{BUYERS, GOODS, STALL, Sale, TTL, Way, sell};
+pub use self::sale::{BUYERS, GOODS, STALL, SaleResult, TTL, Way, sell};
 pub use self::sqlite::SqliteStock;
 
 use lock_proto::Fence;
 use lock_proto::fence::FenceCheck;
 
 /// Whatever went wrong.
-pub type Error = Box<dyn std::error::Error + Send + Sync>;
+pub type SaleError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The row of one buyer's connection that says how many goods are left.
 pub trait Stock {
@@ -27,14 +27,14 @@ pub trait Stock {
     /// # Errors
     ///
     /// The store cannot be reached, or refused the request. So for all functions here.
-    fn read(&mut self) -> Result<i64, Error>;
+    fn read(&mut self) -> Result<i64, SaleError>;
 
     /// Writes the number of goods left, whatever is there.
     ///
     /// # Errors
     ///
     /// As [`read`](Self::read).
-    fn write(&mut self, left: i64) -> Result<(), Error>;
+    fn write(&mut self, left: i64) -> Result<(), SaleError>;
 
     /// Stores the token, unless a greater one is there. What an older holder writes afterwards is
     /// refused.
@@ -42,14 +42,14 @@ pub trait Stock {
     /// # Errors
     ///
     /// As [`read`](Self::read).
-    fn claim(&mut self, fence: Fence) -> Result<FenceCheck, Error>;
+    fn claim(&mut self, fence: Fence) -> Result<FenceCheck, SaleError>;
 
     /// Writes the number of goods left, unless a greater token is there.
     ///
     /// # Errors
     ///
     /// As [`read`](Self::read).
-    fn write_fenced(&mut self, left: i64, fence: Fence) -> Result<FenceCheck, Error>;
+    fn write_fenced(&mut self, left: i64, fence: Fence) -> Result<FenceCheck, SaleError>;
 
     /// Sells one and keeps all others out from the read to the write, as far as the store can.
     /// Returns false if nothing is left.
@@ -57,7 +57,7 @@ pub trait Stock {
     /// # Errors
     ///
     /// As [`read`](Self::read).
-    fn sell_exclusively(&mut self, work: &mut dyn FnMut()) -> Result<bool, Error>;
+    fn sell_exclusively(&mut self, work: &mut dyn FnMut()) -> Result<bool, SaleError>;
 
     /// Sells one if nobody wrote between the read and the write. Returns false if nothing is left,
     /// and `None` if somebody wrote.
@@ -65,5 +65,5 @@ pub trait Stock {
     /// # Errors
     ///
     /// As [`read`](Self::read).
-    fn sell_if_unchanged(&mut self, work: &mut dyn FnMut()) -> Result<Option<bool>, Error>;
+    fn sell_if_unchanged(&mut self, work: &mut dyn FnMut()) -> Result<Option<bool>, SaleError>;
 }

@@ -2,10 +2,12 @@
 //! servers.
 
 use lock_testkit::Redis;
-use oversell_stores::{BUYERS, Error, GOODS, PostgresStock, RedisStock, STALL, Sale, SqliteStock, TTL, Way, sell};
+use oversell_stores::{
+    BUYERS, GOODS, PostgresStock, RedisStock, STALL, SaleError, SaleResult, SqliteStock, TTL, Way, sell,
+};
 use store_testkit::Postgres;
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), SaleError> {
     let (postgres, redis, folder) = (Postgres::start(), Redis::start(), lock_testkit::temporary());
     let path = folder.path().join("sale.db");
     println!(
@@ -31,8 +33,8 @@ fn main() -> Result<(), Error> {
 }
 
 /// A line of the table, and a bar: a block for each order, a shaded one for each beyond the stock.
-fn print(store: &str, way: Way, sale: &Sale) {
-    let Sale { sold, left, refused, time } = sale;
+fn print(store: &str, way: Way, sale: &SaleResult) {
+    let SaleResult { sold, left, refused, time } = sale;
     let oversold = sale.oversold();
     let bar = "█".repeat((sold - oversold) as usize) + &"▒".repeat(oversold as usize);
     let time = time.as_secs_f64();

@@ -4,7 +4,7 @@ use lock_proto::Fence;
 use lock_proto::fence::{FenceCheck, FenceColumn, SqlDialect};
 use postgres::{Client, NoTls};
 
-use crate::{Error, Stock};
+use crate::{SaleError, Stock};
 
 const FENCE: FenceColumn<'static> = FenceColumn::new(SqlDialect::Postgres, "fence");
 
@@ -18,7 +18,7 @@ impl PostgresStock {
     /// # Errors
     ///
     /// The server cannot be reached.
-    pub fn connect(url: &str) -> Result<Self, Error> {
+    pub fn connect(url: &str) -> Result<Self, SaleError> {
         Ok(Self(Client::connect(url, NoTls)?))
     }
 
@@ -27,40 +27,40 @@ impl PostgresStock {
     /// # Errors
     ///
     /// As [`Stock::read`].
-    pub fn reset(&mut self, goods: i64) -> Result<(), Error> {
+    pub fn reset(&mut self, goods: i64) -> Result<(), SaleError> {
         let create = "CREATE TABLE IF NOT EXISTS sale (stock bigint, version bigint, fence bigint)";
         Ok(self.0.batch_execute(&format!("{create}; DELETE FROM sale; INSERT INTO sale VALUES ({goods}, 0, NULL)"))?)
     }
 
-    fn check(&mut self, fence: Fence, affected: u64) -> Result<FenceCheck, Error> {
+    fn check(&mut self, fence: Fence, affected: u64) -> Result<FenceCheck, SaleError> {
         let seen: Option<i64> = self.0.query_one("SELECT fence FROM sale", &[])?.get(0);
         FENCE.check(fence, affected, seen.map(Fence::from_i64)).ok_or_else(|| "there is no sale".into())
     }
 }
 
 impl Stock for PostgresStock {
-    fn read(&mut self) -> Result<i64, Error> {
+    fn read(&mut self) -> Result<i64, SaleError> {
         Ok(self.0.query_one("SELECT stock FROM sale", &[])?.get(0))
     }
 
-    fn write(&mut self, left: i64) -> Result<(), Error> {
+    fn write(&mut self, left: i64) -> Result<(), SaleError> {
         self.0.execute("UPDATE sale SET stock = $1", &[&left])?;
         Ok(())
     }
 
-    fn claim(&mut self, fence: Fence) -> Result<FenceCheck, Error> {
+    fn claim(&mut self, fence: Fence) -> Result<FenceCheck, SaleError> {
         let update = format!("UPDATE sale SET {} WHERE {}", FENCE.set(1), FENCE.condition(1));
         let affected = self.0.execute(&update, &[&fence.as_i64()])?;
         self.check(fence, affected)
     }
 
-    fn write_fenced(&mut self, left: i64, fence: Fence) -> Result<FenceCheck, Error> {
+    fn write_fenced(&mut self, left: i64, fence: Fence) -> Result<FenceCheck, SaleError> {
         let update = format!("UPDATE sale SET stock = $2, {} WHERE {}", FENCE.set(1), FENCE.condition(1));
         let affected = self.0.execute(&update, &[&fence.as_i64(), &left])?;
         self.check(fence, affected)
     }
 
-    fn sell_exclusively(&mut self, work: &mut dyn FnMut()) -> Result<bool, Error> {
+    fn sell_exclusively(&mut self, work: &mut dyn FnMut()) -> Result<bool, SaleError> {
         let mut transaction = self.0.transaction()?;
         let left: i64 = transaction.query_one("SELECT stock FROM sale FOR UPDATE", &[])?.get(0);
         if left <= 0 {
@@ -72,7 +72,7 @@ impl Stock for PostgresStock {
         Ok(true)
     }
 
-    fn sell_if_unchanged(&mut self, work: &mut dyn FnMut()) -> Result<Option<bool>, Error> {
+    fn sell_if_unchanged(&mut self, work: &mut dyn FnMut()) -> Result<Option<bool>, SaleError> {
         let row = self.0.query_one("SELECT stock, version FROM sale", &[])?;
         let (left, version): (i64, i64) = (row.get(0), row.get(1));
         if left <= 0 {

@@ -4,7 +4,7 @@ use lock_proto::Fence;
 use lock_proto::fence::{FenceCheck, redis_eval};
 use redis::{Client, Cmd, Connection, Value};
 
-use crate::{Error, Stock};
+use crate::{SaleError, Stock};
 
 const KEY: &str = "{sale}";
 const FENCE_KEY: &str = "{sale}:fence";
@@ -21,7 +21,7 @@ impl RedisStock {
     /// # Errors
     ///
     /// The server cannot be reached.
-    pub fn connect(url: &str) -> Result<Self, Error> {
+    pub fn connect(url: &str) -> Result<Self, SaleError> {
         Ok(Self(Client::open(url)?.get_connection()?))
     }
 
@@ -30,12 +30,12 @@ impl RedisStock {
     /// # Errors
     ///
     /// As [`Stock::read`].
-    pub fn reset(&mut self, goods: i64) -> Result<(), Error> {
+    pub fn reset(&mut self, goods: i64) -> Result<(), SaleError> {
         redis::cmd("DEL").arg(FENCE_KEY).exec(&mut self.0)?;
         self.write(goods)
     }
 
-    fn fenced(&mut self, fence: Fence, command: &[&str]) -> Result<FenceCheck, Error> {
+    fn fenced(&mut self, fence: Fence, command: &[&str]) -> Result<FenceCheck, SaleError> {
         let command: Vec<&[u8]> = command.iter().map(|arg| arg.as_bytes()).collect();
         let mut eval = Cmd::new();
         for arg in redis_eval(FENCE_KEY.as_bytes(), &[KEY.as_bytes()], fence, &command) {
@@ -50,24 +50,24 @@ impl RedisStock {
 }
 
 impl Stock for RedisStock {
-    fn read(&mut self) -> Result<i64, Error> {
+    fn read(&mut self) -> Result<i64, SaleError> {
         Ok(redis::cmd("GET").arg(KEY).query(&mut self.0)?)
     }
 
-    fn write(&mut self, left: i64) -> Result<(), Error> {
+    fn write(&mut self, left: i64) -> Result<(), SaleError> {
         Ok(redis::cmd("SET").arg(KEY).arg(left).exec(&mut self.0)?)
     }
 
-    fn claim(&mut self, fence: Fence) -> Result<FenceCheck, Error> {
+    fn claim(&mut self, fence: Fence) -> Result<FenceCheck, SaleError> {
         self.fenced(fence, &["GET", KEY])
     }
 
-    fn write_fenced(&mut self, left: i64, fence: Fence) -> Result<FenceCheck, Error> {
+    fn write_fenced(&mut self, left: i64, fence: Fence) -> Result<FenceCheck, SaleError> {
         self.fenced(fence, &["SET", KEY, &left.to_string()])
     }
 
     /// Redis locks nothing: after the work a script takes one, if one is left.
-    fn sell_exclusively(&mut self, work: &mut dyn FnMut()) -> Result<bool, Error> {
+    fn sell_exclusively(&mut self, work: &mut dyn FnMut()) -> Result<bool, SaleError> {
         if self.read()? <= 0 {
             return Ok(false);
         }
@@ -75,7 +75,7 @@ impl Stock for RedisStock {
         Ok(redis::cmd("EVAL").arg(TAKE).arg(1).arg(KEY).query(&mut self.0)?)
     }
 
-    fn sell_if_unchanged(&mut self, work: &mut dyn FnMut()) -> Result<Option<bool>, Error> {
+    fn sell_if_unchanged(&mut self, work: &mut dyn FnMut()) -> Result<Option<bool>, SaleError> {
         redis::cmd("WATCH").arg(KEY).exec(&mut self.0)?;
         let left = self.read()?;
         if left <= 0 {

@@ -11,7 +11,7 @@ use lock_tokio::connect_on_runtime;
 use lock_tokio::redis::Config;
 use tokio::runtime::Builder;
 
-use crate::{Error, Stock};
+use crate::{SaleError, Stock};
 
 /// Number of buyers.
 pub const BUYERS: u32 = 16;
@@ -59,7 +59,7 @@ impl Way {
 
 /// How a sale went.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sale {
+pub struct SaleResult {
     /// Orders that were confirmed.
     pub sold: u32,
     /// Goods that the store says are left.
@@ -70,7 +70,7 @@ pub struct Sale {
     pub time: Duration,
 }
 
-impl Sale {
+impl SaleResult {
     /// Orders beyond the stock.
     #[must_use]
     pub fn oversold(&self) -> u32 {
@@ -89,15 +89,15 @@ impl Sale {
 ///
 /// If a buyer's thread does.
 pub fn sell<S: Stock>(
-    connect: impl Fn() -> Result<S, Error> + Sync,
+    connect: impl Fn() -> Result<S, SaleError> + Sync,
     way: Way,
     locks: &str,
     name: &str,
-) -> Result<Sale, Error> {
-    let (start, reads, sale) = (Instant::now(), AtomicU32::new(0), Mutex::new(Sale::default()));
-    let shop = Shop { way, locks, name, reads: &reads, sale: &sale };
+) -> Result<SaleResult, SaleError> {
+    let (start, reads, sale) = (Instant::now(), AtomicU32::new(0), Mutex::new(SaleResult::default()));
+    let till = Till { way, locks, name, reads: &reads, sale: &sale };
     thread::scope(|scope| {
-        let buyers: Vec<_> = (0..BUYERS).map(|_| scope.spawn(|| shop.serve(&mut connect()?))).collect();
+        let buyers: Vec<_> = (0..BUYERS).map(|_| scope.spawn(|| till.serve(&mut connect()?))).collect();
         buyers.into_iter().try_for_each(|buyer| buyer.join().expect("a buyer"))
     })?;
     let mut sale = sale.into_inner().expect("no buyer panicked");
@@ -105,16 +105,16 @@ pub fn sell<S: Stock>(
     Ok(sale)
 }
 
-struct Shop<'a> {
+struct Till<'a> {
     way: Way,
     locks: &'a str,
     name: &'a str,
     reads: &'a AtomicU32,
-    sale: &'a Mutex<Sale>,
+    sale: &'a Mutex<SaleResult>,
 }
 
-impl Shop<'_> {
-    fn serve(&self, stock: &mut impl Stock) -> Result<(), Error> {
+impl Till<'_> {
+    fn serve(&self, stock: &mut impl Stock) -> Result<(), SaleError> {
         match self.way {
             Way::Naive => {
                 let left = stock.read()?;
@@ -149,13 +149,13 @@ impl Shop<'_> {
         Ok(())
     }
 
-    fn serve_under_lock(&self, stock: &mut impl Stock) -> Result<(), Error> {
+    fn serve_under_lock(&self, stock: &mut impl Stock) -> Result<(), SaleError> {
         // The driver runs inside `block_on` only. A buyer at work is a process that stands still.
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (client, guard) = runtime.block_on(async {
             let client = connect_on_runtime(Config::parse(self.locks)?)?;
             let guard = client.lock(self.name).ttl(TTL).wait(WAIT).acquire().await?;
-            Ok::<_, Error>((client, guard))
+            Ok::<_, SaleError>((client, guard))
         })?;
         let fence = (self.way == Way::FencedLock).then(|| guard.fence()).flatten();
         if let Some(sold) = self.sell_held(stock, || guard.is_held(), fence)? {
@@ -176,7 +176,7 @@ impl Shop<'_> {
         stock: &mut impl Stock,
         is_held: impl Fn() -> bool,
         fence: Option<Fence>,
-    ) -> Result<Option<bool>, Error> {
+    ) -> Result<Option<bool>, SaleError> {
         // The token first: from here on no older holder changes what is read below.
         // F5
         if let Some(fence) = fence

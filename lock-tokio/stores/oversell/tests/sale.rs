@@ -4,7 +4,7 @@
 use lock_proto::Fence;
 use lock_proto::fence::FenceCheck;
 use lock_testkit::Redis;
-use oversell_stores::{Error, GOODS, PostgresStock, RedisStock, SqliteStock, Stock, Way, sell};
+use oversell_stores::{GOODS, PostgresStock, RedisStock, SaleError, SqliteStock, Stock, Way, sell};
 use store_testkit::Postgres;
 
 /// A late write of an older holder between the newer one's read and write: without the token
@@ -26,7 +26,7 @@ fn newer_holder_claims_before_it_reads(connect: impl Fn() -> Box<dyn Stock>) {
 
 /// All ways but the first and the lock without a fence sell what is there, whoever stalls.
 fn sells_no_more_than_there_is<S: Stock>(
-    connect: impl Fn() -> Result<S, Error> + Sync,
+    connect: impl Fn() -> Result<S, SaleError> + Sync,
     reset: impl Fn(&mut S),
     locks: &str,
 ) {
