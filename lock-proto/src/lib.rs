@@ -87,6 +87,8 @@
 //! describes the world is `#[non_exhaustive]`: reasons, failures, losses, faults, settings. A host
 //! takes those that it does not know for the unfavourable case.
 //!
+//! The module [`fence`] has checks of fencing tokens for the resources that locks protect.
+//!
 //! The requirements that the machines meet are in `docs/spec` of the repository.
 //!
 //! # Features
