@@ -8,7 +8,7 @@ use lock_proto::Fence;
 use lock_proto::fence::{FenceCheck, FenceColumn, FenceTable, SqlDialect};
 use postgres::error::SqlState;
 use postgres::{Client, IsolationLevel, NoTls};
-use store_testkit::Postgres;
+use store_testkit::Database;
 
 mod kit;
 
@@ -37,12 +37,12 @@ fn ship(db: &mut Client, lock: &str, fence: Fence) -> Result<FenceCheck, postgre
     Ok(check)
 }
 
-fn connect(server: &Postgres) -> Client {
+fn connect(server: &Database) -> Client {
     Client::connect(&server.url(), NoTls).unwrap()
 }
 
-fn start() -> (Postgres, Client) {
-    let server = Postgres::start();
+fn start() -> (Database, Client) {
+    let server = Database::new();
     let mut db = connect(&server);
     db.batch_execute(&FenceTable::new(SqlDialect::Postgres, "fence_seen").create()).unwrap();
     db.batch_execute(
@@ -86,7 +86,8 @@ fn newer_holder_waits_for_open_transaction_on_postgres() {
     old.query_one(&raise, &[&"invoice:42", &1_i64]).unwrap();
     thread::scope(|scope| {
         let newer = scope.spawn(|| ship(&mut connect(&server), "invoice:42", Fence::new(2)));
-        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let waits =
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
         assert!(lock_testkit::wait_until(Duration::from_secs(20), || server.sql(waits) == "1"), "it waits");
         old.execute("INSERT INTO parcel (fence) VALUES (1)", &[]).unwrap();
         old.commit().unwrap();

@@ -20,9 +20,11 @@
 //! `nobody`.
 
 mod account;
+mod database;
 mod mariadb;
 mod postgres;
 mod program;
 
+pub use database::Database;
 pub use mariadb::MariaDb;
 pub use postgres::{Postgres, PostgresBuilder};

@@ -121,7 +121,11 @@ impl Postgres {
     /// The URL of a user.
     #[must_use]
     pub fn url_as(&self, user: &str) -> String {
-        format!("postgres://{user}@127.0.0.1:{}/postgres", self.port)
+        self.url_of(user, "postgres")
+    }
+
+    pub(crate) fn url_of(&self, user: &str, database: &str) -> String {
+        format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
     }
 
     /// Runs SQL as the superuser on a new connection, and returns the rows as `psql -At` prints
@@ -144,10 +148,7 @@ impl Postgres {
     ///
     /// If Postgres is not installed.
     pub fn try_sql(&self, sql: &str) -> Result<String, String> {
-        let mut command = Command::new(program_of("psql"));
-        command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", &self.url(), "-c", sql]);
-        command.env("PGCONNECT_TIMEOUT", "5");
-        program::run(&mut command, PACKAGE).map(|rows| rows.trim_end().to_owned())
+        psql(&self.url(), sql)
     }
 
     /// Kills the server and all its processes with SIGKILL, and waits until it is gone.
@@ -280,6 +281,14 @@ impl Drop for Postgres {
         // Killed, it would leave a segment of shared memory behind.
         self.process.quit();
     }
+}
+
+/// Runs SQL on a new connection.
+pub(crate) fn psql(url: &str, sql: &str) -> Result<String, String> {
+    let mut command = Command::new(program_of("psql"));
+    command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql]);
+    command.env("PGCONNECT_TIMEOUT", "5");
+    program::run(&mut command, PACKAGE).map(|rows| rows.trim_end().to_owned())
 }
 
 /// The program of this name.

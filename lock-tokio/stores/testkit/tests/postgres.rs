@@ -1,10 +1,11 @@
 //! The Postgres server of the kit does what its tests rely on.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use store_testkit::Postgres;
+use store_testkit::{Database, Postgres};
 
 #[test]
 fn killed_server_keeps_its_data() {
@@ -58,4 +59,14 @@ fn access_rules_come_first() {
     let answer = |user: &str| postgres.try_sql(&format!("\\c {}", postgres.url_as(user)));
     assert!(answer("stranger").is_err_and(|error| error.contains("reject")));
     assert!(answer("guest").is_ok());
+}
+
+#[test]
+fn databases_of_one_server_are_separate() {
+    let [one, other] = [(); 2].map(|()| Database::new());
+    one.sql("CREATE TABLE sale (stock bigint)");
+    assert_eq!(other.sql("SELECT count(*) FROM pg_tables WHERE tablename = 'sale'"), "0");
+    assert_ne!(one.url(), other.url());
+    drop(one);
+    assert_eq!(other.sql("SELECT current_database()"), other.url().rsplit_once('/').unwrap().1);
 }
