@@ -105,9 +105,9 @@ impl Lock {
         Acquiring::new(self)
     }
 
-    /// Makes exactly one attempt, or none if the lock is held or waited for in this client. During
-    /// the pause after a failed connection it fails at once with the reason
-    /// of that failure; to wait for the next connection, set a short [`wait`](Self::wait).
+    /// Makes exactly one attempt, or none if the lock is held or waited for in this client. It ends
+    /// the pause after a failed connection, and connects. Only within some milliseconds after that
+    /// failure (`reconnect.every` in the settings) it fails with the same reason.
     ///
     /// # Errors
     ///

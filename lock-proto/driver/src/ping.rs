@@ -50,7 +50,8 @@ impl Client {
     /// A quorum needs a majority of its nodes, etcd and ZooKeeper a server that reaches a majority.
     /// Each server has the request timeout to accept the connection. The check does not cover
     /// access to the keys of locks, nor whether a node of a quorum was restarted recently.
-    /// During the pause after a failed connection it reports that failure at once.
+    /// It ends the pause after a failed connection, unless that failed within the last milliseconds
+    /// (`reconnect.every` in the settings): then it reports that failure.
     ///
     /// ZooKeeper accepts any `digest` login: the first lock fails with `NO_AUTH` if the password is
     /// wrong.

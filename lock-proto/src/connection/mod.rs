@@ -10,6 +10,7 @@ mod tests;
 
 use alloc::collections::VecDeque;
 use core::fmt;
+use core::time::Duration;
 
 pub use protocol::{Failed, Opening, Order, Policy, Protocol, Settlement};
 
@@ -36,6 +37,8 @@ pub struct Connection<P: Protocol> {
     pub(crate) opened: Instant,
     /// Consecutive failures since the last connection that lasted.
     pub(crate) failures: Failures,
+    /// How many more servers are tried before the next pause, after one that ended early.
+    pub(crate) more: u32,
     /// Requests that arrived while the connection is being opened.
     pub(crate) waiting: Waiting<P::Pending>,
     pub(crate) renewal: Renewal,
@@ -74,6 +77,8 @@ pub enum Phase<H> {
     },
     /// A pause after a failure.
     BackingOff {
+        /// When it may end early.
+        earliest: Instant,
         /// When it ends.
         until: Instant,
         /// Why the connection has failed.
@@ -91,6 +96,7 @@ impl<P: Protocol> Connection<P> {
             conn: before,
             opened: Instant::ZERO,
             failures: Failures::default(),
+            more: 0,
             waiting: Waiting::default(),
             renewal,
             heard: Instant::ZERO,
@@ -102,6 +108,11 @@ impl<P: Protocol> Connection<P> {
     /// Returns true if requests are sent at once.
     pub const fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Up { .. })
+    }
+
+    /// Returns true if the connection is being opened.
+    pub(crate) const fn is_opening(&self) -> bool {
+        self.current().is_some() && !self.is_up()
     }
 
     /// Returns true if the connection is closed and will not be reopened without a call.
@@ -203,6 +214,26 @@ impl<P: Protocol> Connection<P> {
         }
     }
 
+    /// Somebody waits for an answer only until `by`. If the pause after a failure is longer, it ends
+    /// once it has lasted [`Backoff::every`](crate::lock::Backoff::every), and each server is tried
+    /// before the next one. Returns true if it ends now.
+    // P9
+    pub(crate) fn end_pause(&mut self, now: Instant, by: Instant) -> bool {
+        self.clock(now);
+        let now = self.now;
+        let Phase::BackingOff { earliest, until, .. } = &mut self.phase else { return false };
+        if *until > by {
+            *until = (*until).min(*earliest);
+        }
+        if *until > now {
+            return false;
+        }
+        self.more = self.state.policy().servers.saturating_sub(1);
+        self.phase = Phase::Closed;
+        self.connect_if_wanted();
+        true
+    }
+
     /// Queues a request. It waits for a connection until `connect_by`.
     #[inline]
     pub(crate) fn submit(&mut self, pending: P::Pending, connect_by: Instant) {
@@ -233,6 +264,7 @@ impl<P: Protocol> Connection<P> {
     /// The handshake is complete.
     pub(crate) fn complete(&mut self, handshake: Option<P::Handshake>) {
         self.phase = Phase::Up { since: self.now };
+        self.more = 0;
         self.heard = self.now;
         if self.state.established(self.now, handshake, &mut self.renewal, &mut self.outputs) {
             while let Some((pending, _)) = self.waiting.pop() {
@@ -327,9 +359,19 @@ impl<P: Protocol> Connection<P> {
         let lasted = self.state.ended(&failed);
         let Policy { servers, reconnect, reopens, at_once, .. } = self.state.policy();
         self.failures.failed(lasted, reconnect);
-        let pause = self.failures.pause(servers.saturating_sub(1), reconnect, self.seed, self.conn.generation);
-        self.phase =
-            if reopens { Phase::BackingOff { until: self.now + pause, cause: cause.clone() } } else { Phase::Closed };
+        let pause = match self.more.checked_sub(1) {
+            None => self.failures.pause(servers.saturating_sub(1), reconnect, self.seed, self.conn.generation),
+            Some(more) => {
+                self.more = more;
+                Duration::ZERO
+            }
+        };
+        self.phase = if reopens {
+            let earliest = self.now + pause.min(reconnect.every);
+            Phase::BackingOff { earliest, until: self.now + pause, cause: cause.clone() }
+        } else {
+            Phase::Closed
+        };
         self.order(Order::Down(cause.clone()));
         if pause.is_zero() && reopens {
             // The next server is tried at once. Requests that wait for a connection wait for it.

@@ -315,6 +315,57 @@ fn pauses_double_until_a_connection_has_lasted_and_a_request_may_shorten_one() {
 }
 
 #[test]
+fn request_that_cannot_wait_ends_pause_at_most_once_in_the_shortest() {
+    // P9
+    let mut rig = Rig::connecting(1);
+    for generation in 1..6 {
+        rig.connection.handle_disconnected(rig.now, conn(0, generation), Fault::Refused);
+        rig.outputs();
+        let (pause, _) = rig.due().unwrap();
+        // One that can wait, and one that comes too early.
+        assert!(!rig.connection.end_pause(rig.now, rig.now + pause));
+        assert_eq!(rig.due().unwrap().0, pause);
+        assert!(!rig.connection.end_pause(rig.now, rig.now));
+        assert_eq!(rig.outputs(), []);
+        let (earliest, _) = rig.due().unwrap();
+        assert!(75 * MS <= earliest && earliest <= 100 * MS, "{earliest:?}");
+        rig.now = rig.now + earliest;
+        assert!(rig.connection.end_pause(rig.now, rig.now));
+        rig.submit(1);
+        assert_eq!(rig.outputs(), [Out::Connect(conn(0, generation + 1))], "the request waits for it");
+        assert!(!rig.connection.end_pause(rig.now, rig.now), "it is being opened");
+    }
+}
+
+#[test]
+fn every_server_is_tried_before_the_next_pause_after_one_that_ended_early() {
+    // P9
+    let mut rig = Rig::connecting(3);
+    for n in 0..3 {
+        rig.connection.handle_disconnected(rig.now, conn(n, u64::from(n) + 1), Fault::Refused);
+        rig.pass(Duration::ZERO);
+    }
+    rig.now = rig.now + 100 * MS;
+    rig.connection.state.wanted = false;
+    assert!(rig.connection.end_pause(rig.now, rig.now));
+    assert!(rig.connection.is_closed(), "nothing needs it yet");
+    rig.connection.state.wanted = true;
+    rig.connection.connect_if_wanted();
+    rig.submit(1);
+    for n in 0..2 {
+        assert_eq!(rig.outputs(), [Out::Connect(conn(n, u64::from(n) + 4))]);
+        rig.connection.handle_disconnected(rig.now, conn(n, u64::from(n) + 4), Fault::Refused);
+        assert_eq!(rig.outputs(), [Out::Down(because(Fault::Refused))]);
+        rig.connection.phase_timeout();
+    }
+    assert_eq!(rig.outputs(), [Out::Connect(conn(2, 6))]);
+    rig.connection.handle_disconnected(rig.now, conn(2, 6), Fault::Refused);
+    let refused = because(Fault::Refused);
+    assert_eq!(rig.outputs(), [Out::Down(refused.clone()), Out::NotSent(1, refused)]);
+    rig.pause(800 * MS);
+}
+
+#[test]
 fn next_server_is_tried_without_a_pause_and_keeps_what_waits() {
     for at_once in [false, true] {
         let mut rig = Rig::connecting(2);

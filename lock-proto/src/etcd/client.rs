@@ -46,6 +46,13 @@ impl Transport for Etcd {
         channel.next_deadline_reason()
     }
 
+    fn hurry(client: &mut Client, by: Instant) {
+        client.links.end_pause(client.now(), by);
+        if client.links.down_cause().is_none() {
+            client.locks.ctx.env.hurry_lease(by);
+        }
+    }
+
     fn route(client: &mut Client) {
         let now = client.now();
         loop {

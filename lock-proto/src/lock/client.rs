@@ -44,6 +44,11 @@ pub trait Transport: Sized {
     fn in_flight(_: &Self::Links) -> usize {
         0
     }
+    /// Somebody waits for an answer only until `by`: ends longer pauses between connections.
+    // P9
+    fn hurry(client: &mut Client<Self>, by: Instant)
+    where
+        Self: Store;
     /// Moves requests, replies and events between the hub and the connections until both are idle.
     /// Runs within the call that caused it, not when the host polls.
     // M3
@@ -106,6 +111,14 @@ impl<S: Store + Transport> Client<S> {
         self.locks.is_idle()
     }
 
+    /// Somebody waits for an answer for this long.
+    pub(crate) fn hurry(&mut self, now: Instant, limit: Option<Duration>) {
+        if let Some(limit) = limit {
+            self.locks.handle_timeout(now);
+            S::hurry(self, self.now() + limit);
+        }
+    }
+
     pub(crate) fn verb<R>(&mut self, now: Instant, f: impl FnOnce(&mut Locks<S>, Instant) -> R) -> R {
         let result = f(&mut self.locks, now);
         S::route(self);
@@ -125,6 +138,7 @@ impl<S: Store + Transport> Client<S> {
 
 impl<S: Store + Transport> LockClient for Client<S> {
     fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
+        self.hurry(now, request.wait.limit());
         self.verb(now, |locks, now| locks.acquire(now, request))
     }
 
@@ -149,6 +163,7 @@ impl<S: Store + Transport> LockClient for Client<S> {
     }
 
     fn ping(&mut self, now: Instant) -> Result<(), Misuse> {
+        self.hurry(now, Some(Duration::ZERO));
         self.verb(now, Locks::ping)
     }
 

@@ -114,6 +114,8 @@ impl<T> Config<T> {
     }
 
     /// The pause before a broken connection is reopened. Default: from 10 ms to 1 s, doubling.
+    /// An acquisition that cannot wait that long, and a ping, end it once it has lasted as long as
+    /// the first one.
     pub const fn reconnect(mut self, reconnect: Backoff) -> Self {
         self.reconnect = reconnect;
         self

@@ -23,6 +23,15 @@ impl Wait {
             Self::Try | Self::For(_) | Self::Forever => self,
         }
     }
+
+    /// Returns how long an acquisition may take: no time if it makes one attempt.
+    pub(crate) const fn limit(self) -> Option<Duration> {
+        match self {
+            Self::Try => Some(Duration::ZERO),
+            Self::For(limit) => Some(limit),
+            Self::Forever => None,
+        }
+    }
 }
 
 /// What renews the lock.

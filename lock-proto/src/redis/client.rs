@@ -58,6 +58,11 @@ impl Transport for Redis {
         links.iter().map(Link::in_flight).sum()
     }
 
+    fn hurry(client: &mut Client, by: Instant) {
+        let now = client.now();
+        client.links.iter_mut().for_each(|link| link.end_pause(now, by));
+    }
+
     fn route(client: &mut Client) {
         loop {
             client.route_locks();

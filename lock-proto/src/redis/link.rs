@@ -154,6 +154,11 @@ impl Link {
         self.commands.ping(now);
     }
 
+    /// Somebody waits for an answer only until `by`.
+    pub(super) fn end_pause(&mut self, now: Instant, by: Instant) {
+        self.commands.end_pause(now, by);
+    }
+
     /// Closes the command connection if no command is queued and no reply is expected.
     pub(super) fn close_if_unused(&mut self, now: Instant) {
         if self.commands.is_unused() {

@@ -95,6 +95,18 @@ impl Transport for ZooKeeper {
         links.pipes.values().map(Pipe::in_flight).sum()
     }
 
+    fn hurry(client: &mut Client, by: Instant) {
+        let now = client.now();
+        let env = &mut client.locks.ctx.env;
+        let Some(session) = env.shared.sessions.shared else { return };
+        client.links.input(session, |pipe| {
+            let ended = pipe.end_pause(now, by);
+            if ended || pipe.is_opening() {
+                env.session_step(session, |session, _| session.reopens(ended));
+            }
+        });
+    }
+
     fn route(client: &mut Client) {
         loop {
             client.route_locks();

@@ -9,6 +9,7 @@ use crate::etcd::locks_output::{LocksOutput, WatchId, WatchOutput};
 use crate::etcd::request::{LeaseId, Queue, Request};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{self, Loss, SessionId};
+use crate::time::Instant;
 
 pub(crate) type EtcdEnv = lock::Env<Etcd>;
 
@@ -67,6 +68,13 @@ impl EtcdEnv {
 
     pub(crate) fn lease(&self, session: SessionId) -> Option<LeaseId> {
         self.session(session).map(|found| found.own.id)
+    }
+
+    /// Somebody waits for the lease that locks share only until `by`.
+    pub(crate) fn hurry_lease(&mut self, by: Instant) {
+        if let Some(session) = self.shared.sessions.shared {
+            self.session_step(session, |session, env| session.hurry(env, by));
+        }
     }
 
     /// Handles a reply that the session's lease does not exist. Users are notified after this step.

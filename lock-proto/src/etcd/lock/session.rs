@@ -173,6 +173,17 @@ impl EtcdSession {
         SessionEvent::Down(answer)
     }
 
+    /// Somebody waits only until `by`: a lease whose next attempt is later is requested now.
+    // P9
+    pub(super) fn hurry(&mut self, env: &mut EtcdEnv, by: Instant) -> Option<SessionEvent> {
+        if matches!(self.state, SessionState::Opening | SessionState::Checking)
+            && self.retry.due().is_some_and(|due| due > by)
+        {
+            self.work_at(env, env.now);
+        }
+        None
+    }
+
     fn refuse(&mut self, env: &mut EtcdEnv, answer: Answer) -> SessionEvent {
         self.state = SessionState::Lost(if self.own.may_exist { Loss::Expired } else { Loss::Gone });
         if self.users.is_empty() {

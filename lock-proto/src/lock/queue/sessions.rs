@@ -267,7 +267,8 @@ pub struct Sessions<S: QueueStore> {
     /// The session of each deadline. Its number would not do: numbers grow for ever.
     timers: Vec<Option<SessionId>>,
     events: VecDeque<(SessionId, SessionEvent)>,
-    /// Consecutive sessions that the server did not know before it confirmed one.
+    /// Consecutive sessions that the server did not know before it confirmed one, by a renewal or at
+    /// its end.
     pub(crate) unknown: u32,
     /// When the latest session was to be opened.
     last_due: Instant,
@@ -501,6 +502,9 @@ impl<S: QueueStore> QueueEnv<S> {
         let sessions = &mut self.shared.sessions;
         if session.state != before && session.state == SessionState::Over(SessionEnd::Unconfirmed) {
             sessions.doubtful_until = sessions.doubtful_until.max(self.now + session.granted);
+        }
+        if before == SessionState::Ending && session.state == SessionState::Over(SessionEnd::Confirmed) {
+            sessions.unknown = 0;
         }
         sessions.list.insert(id, session);
         if let Some(event) = event {

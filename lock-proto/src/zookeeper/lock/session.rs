@@ -243,6 +243,17 @@ impl ZooKeeperSession {
         Some(SessionEvent::Down(answer))
     }
 
+    /// It is being connected, so the last failure is no answer for a new attempt. `afresh`: all
+    /// servers are tried before the next pause.
+    // P9
+    pub(crate) fn reopens(&mut self, afresh: bool) -> Option<SessionEvent> {
+        self.own.down = None;
+        if afresh {
+            self.own.failures = 0;
+        }
+        None
+    }
+
     fn refuse(&mut self, env: &mut ZooKeeperEnv, answer: Answer) -> Option<SessionEvent> {
         self.revoke(env);
         Some(SessionEvent::Refused(answer))
