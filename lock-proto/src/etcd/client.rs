@@ -47,9 +47,9 @@ impl Transport for Etcd {
     }
 
     fn hurry(client: &mut Client, by: Instant) {
-        client.links.end_pause(client.now(), by);
+        let ended = client.links.end_pause(client.now(), by);
         if client.links.down_cause().is_none() {
-            client.locks.ctx.env.hurry_lease(by);
+            client.locks.ctx.env.hurry_lease(by, ended);
         }
     }
 

@@ -46,9 +46,11 @@ pub trait Transport: Sized {
     }
     /// Somebody waits for an answer only until `by`: ends longer pauses between connections.
     // P9
-    fn hurry(client: &mut Client<Self>, by: Instant)
+    fn hurry(_client: &mut Client<Self>, _by: Instant)
     where
-        Self: Store;
+        Self: Store,
+    {
+    }
     /// Moves requests, replies and events between the hub and the connections until both are idle.
     /// Runs within the call that caused it, not when the host polls.
     // M3

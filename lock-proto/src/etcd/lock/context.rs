@@ -70,10 +70,10 @@ impl EtcdEnv {
         self.session(session).map(|found| found.own.id)
     }
 
-    /// Somebody waits for the lease that locks share only until `by`.
-    pub(crate) fn hurry_lease(&mut self, by: Instant) {
+    /// Somebody waits for the lease that locks share only until `by`. `unsent`: no request has left.
+    pub(crate) fn hurry_lease(&mut self, by: Instant, unsent: bool) {
         if let Some(session) = self.shared.sessions.shared {
-            self.session_step(session, |session, env| session.hurry(env, by));
+            self.session_step(session, |session, env| session.hurry(env, by, unsent));
         }
     }
 

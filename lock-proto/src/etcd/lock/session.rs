@@ -173,12 +173,19 @@ impl EtcdSession {
         SessionEvent::Down(answer)
     }
 
-    /// Somebody waits only until `by`: a lease whose next attempt is later is requested now.
+    /// Somebody waits only until `by`: a lease whose next attempt is later is requested now. `unsent`:
+    /// so is one that waits for a connection, because its time may end before that is open.
     // P9
-    pub(super) fn hurry(&mut self, env: &mut EtcdEnv, by: Instant) -> Option<SessionEvent> {
-        if matches!(self.state, SessionState::Opening | SessionState::Checking)
-            && self.retry.due().is_some_and(|due| due > by)
-        {
+    pub(super) fn hurry(&mut self, env: &mut EtcdEnv, by: Instant, unsent: bool) -> Option<SessionEvent> {
+        if !matches!(self.state, SessionState::Opening | SessionState::Checking) {
+            return None;
+        }
+        if unsent && self.retry.is_in_flight() {
+            // It may still be sent.
+            self.own.may_exist |= self.is_granting();
+            self.retry.forget_call();
+            self.work_at(env, env.now);
+        } else if self.retry.due().is_some_and(|due| due > by) {
             self.work_at(env, env.now);
         }
         None
@@ -317,5 +324,56 @@ impl QueueClient<EtcdName> for EtcdWatches {
 
     fn close_query(query: &EtcdQuery, env: &mut EtcdEnv) {
         query.close(env);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::etcd::{Locks, LocksOutput};
+    use crate::fault::Fault;
+    use crate::id::ClientId;
+    use crate::lock::Acquire;
+
+    /// Returns how many grants were sent, and the call of the last one.
+    fn grants(locks: &mut Locks) -> (usize, Option<crate::id::CallId>) {
+        let next = || match locks.poll_output()? {
+            LocksOutput::Send { call, request: Request::Grant { .. }, .. } => Some(Some(call)),
+            _ => Some(None),
+        };
+        let calls: alloc::vec::Vec<_> = core::iter::from_fn(next).flatten().collect();
+        (calls.len(), calls.last().copied())
+    }
+
+    /// A request that waited for a connection timed out just before that was open, and a single
+    /// attempt failed with it.
+    #[test]
+    fn lease_is_requested_again_for_an_attempt_that_cannot_wait() {
+        // P9
+        let now = Instant::from_millis(5);
+        let config = Config::parse("etcd://h").unwrap();
+        let mut locks = Locks::new(now, config, ClientId::from_bits(1), 7).unwrap();
+        locks.acquire(now, &Acquire::new("a")).unwrap();
+        let (sent, first) = grants(&mut locks);
+        assert_eq!(sent, 1);
+        let unsent = Reply::NotSent(Fault::Refused.into());
+        // In flight: only if nothing has left.
+        locks.ctx.env.hurry_lease(now, false);
+        assert_eq!(grants(&mut locks).0, 0);
+        locks.ctx.env.hurry_lease(now, true);
+        let (sent, second) = grants(&mut locks);
+        assert_eq!(sent, 1);
+        locks.handle_reply(now, first.unwrap(), &unsent);
+        assert_eq!(grants(&mut locks).0, 0, "it is not awaited any more");
+        // In the pause after a failure.
+        locks.handle_reply(now, second.unwrap(), &unsent);
+        assert_eq!(grants(&mut locks).0, 0);
+        let later = now + Duration::from_secs(9);
+        locks.ctx.env.hurry_lease(later, false);
+        assert_eq!(grants(&mut locks).0, 0, "it can wait");
+        locks.ctx.env.hurry_lease(now, false);
+        assert_eq!(grants(&mut locks).0, 1);
     }
 }

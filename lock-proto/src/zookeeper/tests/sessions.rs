@@ -291,11 +291,11 @@ fn idle_session_ends_and_next_lock_opens_another() {
 /// 2432 of `zookeeper-everything`.
 #[test]
 fn session_whose_end_is_confirmed_causes_no_pause_for_the_next_one() {
-    let mut w = World::new(2);
+    let mut w = ZooKeeperClients::new(2);
     w.hold(1);
     // Sessions without a lock, that the server does not know afterwards.
     for session in 2..=5 {
-        let opens = |w: &mut World| {
+        let opens = |w: &mut ZooKeeperClients| {
             w.clients[0].ping(w.now).unwrap();
             w.pass(5);
             w.clients[0].poll_ping() == Some(Ok(()))
@@ -304,7 +304,7 @@ fn session_whose_end_is_confirmed_causes_no_pause_for_the_next_one() {
         w.server.expire(session);
         w.run();
     }
-    let busy = |w: &mut World| {
+    let busy = |w: &mut ZooKeeperClients| {
         let once = Acquire::new("l").wait(Wait::Try).renew(Renew::Manual);
         let lock = w.request(0, &once);
         matches!(w.failure(0, lock), Some(Failure::TimedOut(report)) if report.is_busy())
