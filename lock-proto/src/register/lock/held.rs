@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::{RegisterEnv, RegisterFlaw, SentRecord, Stake, Waiter};
 use crate::id::LockId;
 use crate::jitter::jitter;
-use crate::lock::{Fence, Holding, Renew};
+use crate::lock::{Fact, Fence, Holding, Loss, Renew};
 use crate::register::config::Config;
 use crate::register::record::Record;
 use crate::time::{Instant, nanos};
@@ -39,6 +39,8 @@ pub(super) struct HeldRecord {
     pub(super) is_offered: bool,
     /// The holder has claimed the offer: renewals begin.
     pub(super) is_claimed: bool,
+    /// Another record was seen: nothing is sent any more.
+    pub(super) is_lost: bool,
     renew_at: Instant,
     handover_until: Instant,
     pub(super) round_trip: Duration,
@@ -63,6 +65,7 @@ impl HeldRecord {
             last_sent: *departed,
             is_offered: false,
             is_claimed: false,
+            is_lost: false,
             renew_at: *departed,
             handover_until: env.now + env.config.handover_window,
             round_trip: env.now.since(*departed),
@@ -125,6 +128,9 @@ impl HeldRecord {
 
     /// Returns when the next write is due; `None` if none is.
     pub(super) fn due_at(&self) -> Option<Instant> {
+        if self.is_lost {
+            return None;
+        }
         if !self.requested.is_empty() {
             return Some(Instant::ZERO);
         }
@@ -156,6 +162,12 @@ impl HeldRecord {
     pub(super) fn applied(&mut self, env: &RegisterEnv, sent: &SentRecord) {
         self.version = sent.record.version;
         self.until = self.until.max(sent.departed + env.config.drift.validity(sent.record.ttl));
+    }
+
+    /// Another record was seen.
+    pub(super) fn lose(&mut self, env: &mut RegisterEnv, loss: Loss) {
+        self.is_lost = true;
+        env.report(Fact::Lost(self.id, loss));
     }
 
     /// The write was not confirmed. Returns the requests of the extensions that it would have

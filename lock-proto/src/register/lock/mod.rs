@@ -333,7 +333,7 @@ impl Cas {
     fn end(&mut self, env: &mut RegisterEnv, id: LockId, answer: bool, yields: bool) {
         let held = self.hold.take_if(|hold| hold.id == id);
         let kept = self.kept.take_if(|kept| kept.id == id);
-        let valid_until = held.as_ref().map(|hold| hold.until).or(kept.map(|kept| kept.valid_until));
+        let valid_until = held.as_ref().map(|hold| hold.until).or_else(|| kept.map(|kept| kept.valid_until));
         if let Some(hold) = held.filter(|_| yields) {
             self.yields = HANDOVER_PAUSE + hold.round_trip.min(env.config.poll_interval().every);
         }
@@ -369,12 +369,10 @@ impl Cas {
 
     fn answer_releases(&mut self, env: &mut RegisterEnv, outcome: Release) {
         while let Some(release) = self.releases.remove(0) {
-            let outcome = match outcome {
-                // The record of a write whose reply was lost.
-                // U1
-                Release::Expired | Release::Taken if release.in_time => Release::Released,
-                outcome => outcome,
-            };
+            // The reply to the write was lost.
+            // U1
+            let is_own = release.in_time && matches!(outcome, Release::Expired | Release::Taken);
+            let outcome = if is_own { Release::Released } else { outcome };
             env.report(Fact::Released(release.id, outcome, Box::default()));
         }
     }
@@ -519,10 +517,10 @@ impl Cas {
     fn next_record(&self, env: &RegisterEnv, intent: Intent, expected: Option<&Entry>) -> Option<Record> {
         let before = expected.map(|entry| &entry.record);
         let time = env.shared.time_of_day(env.now);
-        let version = before.map_or(time.max(1), |record| record.version.saturating_add(1));
+        let version = before.map_or_else(|| time.max(1), |record| record.version.saturating_add(1));
         let fence = before.map_or(0, |record| record.fence);
         let seen = fence.max(self.known.fence);
-        let stake = self.hold.as_ref().map(|hold| &hold.stake).or(self.head.as_ref().map(|head| &head.terms));
+        let stake = self.hold.as_ref().map(|hold| &hold.stake).or_else(|| self.head.as_ref().map(|head| &head.terms));
         let (held, fence, stake) = match intent {
             Intent::Take if env.config.has(RegisterFlaw::FenceFromRecord) => {
                 (true, fence.saturating_add(1), stake?.clone())
@@ -531,7 +529,7 @@ impl Cas {
             Intent::Renew => (true, self.hold.as_ref()?.fence, stake?.clone()),
             Intent::Free => {
                 let ttl = before.map_or(DEFAULT_TTL, |record| record.ttl);
-                (false, before.map_or(time.max(seen), |_| seen), Stake { ttl, value: Bytes::new() })
+                (false, if before.is_some() { seen } else { seen.max(time) }, Stake { ttl, value: Bytes::new() })
             }
         };
         let writer = Writer { client: env.shared.client, number: env.serial + 1 };

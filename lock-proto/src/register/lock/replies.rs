@@ -63,7 +63,9 @@ impl Cas {
                 let answer = match reply {
                     Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
                     Reply::Rejected(error) => Answer::Rejected(error.clone()),
-                    _ => wrong_reply(),
+                    Reply::Record(_) | Reply::Absent | Reply::Written(_) | Reply::Conflict | Reply::NotSent(_) => {
+                        wrong_reply()
+                    }
                 };
                 self.failed(env, answer);
             }
@@ -113,7 +115,7 @@ impl Cas {
 
     /// Another record than the expected one was proved to be there. That is no loss: it may be of an
     /// earlier write.
-    fn conflict(&mut self, env: &mut RegisterEnv, expected: Option<Box<Entry>>) {
+    fn conflict(&mut self, env: &RegisterEnv, expected: Option<Box<Entry>>) {
         self.open.get_or_insert_with(|| OpenWrites::new(expected)).is_refuted = true;
         self.known.is_fresh = false;
         self.conflicts += 1;
@@ -158,20 +160,17 @@ impl Cas {
 
     fn seen_by_holder(&mut self, env: &mut RegisterEnv, decided: Option<&OpenWrites>) {
         let Some(hold) = &mut self.hold else { return };
-        let id = hold.id;
         match self.known.record() {
             Some(record) if record.version < hold.version => {}
             Some(record) if record.held && record.writer.client == env.shared.client => {
                 if let Some(sent) = decided.and_then(|open| open.writer_of(record)) {
                     hold.applied(env, sent);
-                    env.report(Fact::Renewed(id, 0));
+                    env.report(Fact::Renewed(hold.id, 0));
                 }
                 return;
             }
-            Some(_) => return env.report(Fact::Lost(id, Loss::Taken)),
-            None if self.open.as_ref().is_none_or(|open| !open.may_apply()) => {
-                return env.report(Fact::Lost(id, Loss::Gone));
-            }
+            Some(_) => return hold.lose(env, Loss::Taken),
+            None if self.open.as_ref().is_none_or(|open| !open.may_apply()) => return hold.lose(env, Loss::Gone),
             None => {}
         }
         // It is stale.
@@ -181,10 +180,8 @@ impl Cas {
 
     /// The request has failed, or its outcome is unknown.
     fn failed(&mut self, env: &mut RegisterEnv, answer: Answer) {
-        let class = match &answer {
-            Answer::Rejected(error) => Some(error.class),
-            answer => answer.is_refusal().then_some(ErrorClass::Refused),
-        };
+        let is_in_use = matches!(&answer, Answer::Rejected(error) if error.class == ErrorClass::KeyInUse);
+        let is_refused = answer.is_refusal();
         self.answer = answer;
         if let Some(hold) = &mut self.hold {
             let id = hold.id;
@@ -197,10 +194,12 @@ impl Cas {
         if self.frees.is_some() || self.head.is_none() {
             return self.retry_later(env);
         }
-        match class {
-            Some(ErrorClass::Refused) => self.hopeless(env, Hopeless::Refused),
-            Some(ErrorClass::KeyInUse) => self.hopeless(env, Hopeless::KeyInUse),
-            Some(_) | None => self.wait(env, Blocked::Unreachable, None),
+        if is_in_use {
+            self.hopeless(env, Hopeless::KeyInUse);
+        } else if is_refused {
+            self.hopeless(env, Hopeless::Refused);
+        } else {
+            self.wait(env, Blocked::Unreachable, None);
         }
     }
 

@@ -1,2 +1,3 @@
+mod locks;
 mod search;
 mod world;

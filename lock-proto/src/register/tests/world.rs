@@ -127,6 +127,14 @@ pub(super) struct World {
     fence: u64,
     was_deleted: bool,
     is_cut: bool,
+    /// A write has replaced the record of the other client, which holds the lock.
+    overwrote: bool,
+}
+
+impl Side {
+    fn holds(&self) -> bool {
+        self.locks.iter().any(|(id, _)| self.client.valid_until(*id).is_some_and(|until| until > self.now))
+    }
 }
 
 /// The same content has the same revision, as the entity tag of an object store has.
@@ -153,7 +161,17 @@ impl World {
             Side { client, id, now, locks: Vec::new(), begun: 0, wire: Vec::new(), ended: None, gave_up: false }
         };
         let sides = [side(0), side(1)];
-        Self { plan, ticks: 0, sides, register: None, before: None, fence: 0, was_deleted: false, is_cut: false }
+        Self {
+            plan,
+            ticks: 0,
+            sides,
+            register: None,
+            before: None,
+            fence: 0,
+            was_deleted: false,
+            is_cut: false,
+            overwrote: false,
+        }
     }
 
     pub(super) fn moves(&self) -> Vec<RegisterMove> {
@@ -325,6 +343,7 @@ impl World {
                 };
                 if is_expected || self.plan.unconditional {
                     let revision = revision(&record);
+                    self.overwrote |= self.sides[1 - side].holds();
                     self.before = Some(self.register.replace((record, self.ticks)));
                     Reply::Written(revision)
                 } else {
@@ -385,11 +404,11 @@ impl World {
     }
 
     fn check(&mut self) -> Result<(), &'static str> {
-        let holds = |side: &&Side| {
-            side.locks.iter().any(|(id, _)| side.client.valid_until(*id).is_some_and(|until| until > side.now))
-        };
-        if self.sides.iter().filter(holds).count() > 1 {
+        if self.sides.iter().filter(|side| side.holds()).count() > 1 {
             return Err("two holders");
+        }
+        if self.overwrote {
+            return Err("the record of a holder was replaced");
         }
         let mut gave_ups = Vec::new();
         for side in &self.sides {

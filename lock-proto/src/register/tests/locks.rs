@@ -1,0 +1,439 @@
+//! One client by hand: what it sends, and what it makes of the replies.
+
+use core::time::Duration;
+
+use crate::lock::{Answer, Expiry};
+use crate::register::{Client, Config, Entry, Output, Record, Reply, Request, Revision, Writer};
+use crate::{
+    Acquire, Backoff, CallId, ClientId, ErrorClass, Event, Failure, Fault, Grant, Instant, LockClient as _, LockId,
+    Loss, Machine as _, Release, Renew, ServerError, Wait,
+};
+
+const TTL: Duration = Duration::from_secs(10);
+/// The host's time of day at the start, in ms.
+const DAY: u64 = 1_764_288_000_000;
+
+/// A client, and a register that holds what it was last told.
+struct Desk {
+    client: Client,
+    now: Instant,
+    register: Option<Entry>,
+    revision: u64,
+    /// Requests so far: reads and writes.
+    made: (u32, u32),
+}
+
+impl Desk {
+    fn new() -> Self {
+        Self::with(Config::new().poll(Backoff::fixed(Duration::from_secs(1))))
+    }
+
+    fn with(config: Config) -> Self {
+        let now = Instant::from_millis(1_000_000);
+        let mut client = Client::new(now, config, ClientId::from_bits(1), 7).unwrap();
+        client.set_time_of_day(now, Duration::from_millis(DAY));
+        Self { client, now, register: None, revision: 0, made: (0, 0) }
+    }
+
+    fn acquire(&mut self, wait: Wait) -> LockId {
+        self.client.acquire(self.now, &Acquire::new("x").ttl(TTL).wait(wait)).unwrap()
+    }
+
+    /// Somebody else writes this record.
+    fn write(&mut self, record: Record) {
+        self.revision += 1;
+        self.register = Some(Entry::new(record, Revision::from(self.revision)));
+    }
+
+    fn later(&mut self, by: Duration) {
+        self.now = self.now + by;
+        self.client.handle_timeout(self.now);
+    }
+
+    fn next_request(&mut self) -> Option<(CallId, Request)> {
+        match self.client.poll_output()? {
+            Output::Send { call, request, .. } => Some((call, request)),
+            Output::Watch { .. } | Output::Unwatch { .. } => self.next_request(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn reply(&mut self, call: CallId, reply: &Reply) {
+        self.client.handle_reply(self.now, call, reply);
+    }
+
+    fn execute(&mut self, request: Request) -> Reply {
+        match request {
+            Request::Read { .. } => {
+                self.made.0 += 1;
+                self.register.clone().map_or(Reply::Absent, Reply::Record)
+            }
+            Request::Write { record, expected, .. } => {
+                self.made.1 += 1;
+                let revision = |entry: &Entry| entry.revision.clone();
+                if self.register.as_ref().map(revision) != expected.as_deref().map(revision) {
+                    return Reply::Conflict;
+                }
+                self.write(record);
+                Reply::Written(Revision::from(self.revision))
+            }
+        }
+    }
+
+    /// Executes requests until there is an event.
+    fn event(&mut self) -> Option<Event> {
+        while let Some(output) = self.client.poll_output() {
+            match output {
+                Output::Send { call, request, .. } => {
+                    let reply = self.execute(request);
+                    self.reply(call, &reply);
+                }
+                Output::Event { event, .. } => return Some(event),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn granted(&mut self, lock: LockId) -> Grant {
+        loop {
+            match self.event() {
+                Some(Event::Granted(grant)) => {
+                    self.client.claim(self.now, lock).unwrap();
+                    return grant;
+                }
+                Some(Event::Blocked(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn released(&mut self, lock: LockId) -> Option<Event> {
+        self.client.release(self.now, lock).unwrap();
+        self.event()
+    }
+
+    fn record(&self) -> &Record {
+        &self.register.as_ref().unwrap().record
+    }
+}
+
+fn others(held: bool) -> Record {
+    Record {
+        version: 7,
+        writer: Writer { client: ClientId::from_bits(9), number: 3 },
+        held,
+        fence: DAY,
+        ttl: TTL,
+        label: "other".into(),
+        value: bytes::Bytes::new(),
+    }
+}
+
+fn unknown() -> Reply {
+    Reply::Unknown(Fault::TimedOut.into())
+}
+
+#[test]
+fn records_grow_and_stay_when_free() {
+    // RG0, RG5
+    let mut desk = Desk::with(Config::new().label("host 1"));
+    let lock = desk.acquire(Wait::Forever);
+    let grant = desk.granted(lock);
+    let first = desk.record().clone();
+    assert_eq!((first.version, first.fence, first.ttl, &*first.label), (DAY, DAY, TTL, "host 1"));
+    assert_eq!((grant.fence.unwrap().get(), grant.fence_ahead_ms), (DAY << 10, 0));
+    assert_eq!(desk.released(lock), Some(Event::Released(Release::Released)));
+    let free = desk.record().clone();
+    assert_eq!((free.held, free.version, free.fence), (false, DAY + 1, DAY));
+    assert!(free.writer.number > first.writer.number);
+}
+
+#[test]
+fn own_key_costs_two_writes_a_cycle() {
+    // RG3
+    let mut desk = Desk::new();
+    let mut fence = 0;
+    for cycle in 0..3 {
+        let lock = desk.acquire(Wait::Forever);
+        let grant = desk.granted(lock);
+        assert!(grant.fence.unwrap().get() > fence, "{cycle}");
+        fence = grant.fence.unwrap().get();
+        assert_eq!(desk.released(lock), Some(Event::Released(Release::Released)));
+        assert!(desk.client.is_idle());
+    }
+    assert_eq!(desk.made, (1, 6), "only the first cycle reads");
+}
+
+#[test]
+fn busy_poll_is_one_read() {
+    // RG7
+    let mut desk = Desk::new();
+    desk.write(others(true));
+    desk.acquire(Wait::Forever);
+    for polls in 1..=5 {
+        while desk.event().is_some() {}
+        assert_eq!(desk.made, (polls, 0));
+        desk.later(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn watch_spares_no_poll_and_adds_no_loop() {
+    // RG7
+    let mut desk = Desk::new();
+    desk.write(others(true));
+    let lock = desk.acquire(Wait::Forever);
+    let mut watches = 0;
+    for _ in 0..5 {
+        while let Some(output) = desk.client.poll_output() {
+            match output {
+                Output::Send { call, request, .. } => {
+                    let reply = desk.execute(request);
+                    desk.reply(call, &reply);
+                }
+                Output::Watch { key, seen } => {
+                    assert_eq!((&key[..], seen), (&b"x"[..], Some(Revision::from(1))));
+                    watches += 1;
+                    // A store that reports at once, though nothing has changed.
+                    desk.client.handle_changed(desk.now, b"x");
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!((watches, desk.made), (1, (2, 0)));
+    // The record is released: a report gets the lock at once.
+    desk.later(Duration::from_secs(1));
+    while desk.event().is_some() {}
+    desk.write(Record { version: 8, ..others(false) });
+    desk.client.handle_changed(desk.now, b"x");
+    desk.granted(lock);
+}
+
+#[test]
+fn record_of_dead_holder_is_taken_after_its_ttl() {
+    // RG1
+    let mut desk = Desk::new();
+    desk.write(others(true));
+    let lock = desk.acquire(Wait::Forever);
+    while desk.event().is_some() {}
+    let free_in = Duration::from_millis(10_000 + 102);
+    assert_eq!(desk.client.answers(lock)[..], [Answer::Taken(Expiry::UnlessRenewed(free_in))]);
+    for _ in 0..10 {
+        desk.later(Duration::from_secs(1));
+        assert!(desk.event().is_none());
+    }
+    // An edit of the store changes the revision, and not the record.
+    let record = desk.record().clone();
+    desk.write(record);
+    desk.later(Duration::from_millis(102 + 10));
+    let grant = desk.granted(lock);
+    assert!(grant.fence.unwrap().get() > DAY << 10);
+}
+
+#[test]
+fn age_counts_less_a_margin_unless_it_is_switched_off() {
+    // RG1
+    for (config, age, taken) in [
+        (Config::new(), 11_200, true),
+        (Config::new(), 11_000, false),
+        (Config::new().clock_margin(Duration::ZERO), 10_200, true),
+        (Config::new().store_clock(false), 99_000, false),
+    ] {
+        let mut desk = Desk::with(config);
+        let entry = Entry::new(others(true), Revision::from(1)).age(Duration::from_millis(age));
+        (desk.register, desk.revision) = (Some(entry), 1);
+        desk.acquire(Wait::Try);
+        let got = matches!(desk.event(), Some(Event::Granted(_)));
+        assert_eq!(got, taken, "{age}");
+    }
+}
+
+#[test]
+fn observation_outlives_acquisition() {
+    // RG1
+    let mut desk = Desk::new();
+    desk.write(others(true));
+    desk.acquire(Wait::Try);
+    assert!(matches!(desk.event(), Some(Event::Failed(Failure::TimedOut(report))) if report.is_busy()));
+    desk.later(Duration::from_secs(11));
+    desk.acquire(Wait::Try);
+    assert!(matches!(desk.event(), Some(Event::Granted(_))));
+}
+
+#[test]
+fn unknown_take_is_freed_with_the_same_expectation() {
+    // RG4
+    let mut desk = Desk::new();
+    desk.write(others(false));
+    let lock = desk.acquire(Wait::Forever);
+    let (call, request) = desk.next_request().unwrap();
+    let reply = desk.execute(request);
+    desk.reply(call, &reply);
+    let (call, take) = desk.next_request().unwrap();
+    desk.reply(call, &unknown());
+    desk.client.abandon(desk.now, lock);
+    let outputs = core::iter::from_fn(|| desk.client.poll_output());
+    let sent = outputs.filter_map(|output| match output {
+        Output::Send { call, request, .. } => Some((call, request)),
+        _ => None,
+    });
+    let (call, free) = sent.last().unwrap();
+    let (Request::Write { expected: before, .. }, Request::Write { record, expected, .. }) = (&take, &free) else {
+        panic!("{take:?}, {free:?}")
+    };
+    assert!(!record.held && expected == before);
+    // The first one was applied after all.
+    desk.execute(take);
+    let reply = desk.execute(free);
+    assert_eq!(reply, Reply::Conflict);
+    desk.reply(call, &reply);
+    assert_eq!(desk.event(), None);
+    assert!(!desk.record().held && desk.client.is_idle());
+}
+
+#[test]
+fn applied_renewal_counts_from_its_departure() {
+    // RG4
+    let mut desk = Desk::new();
+    let lock = desk.acquire(Wait::Forever);
+    desk.granted(lock);
+    desk.later(Duration::from_millis(3_400));
+    let departed = desk.now;
+    let (call, renewal) = desk.next_request().unwrap();
+    desk.execute(renewal);
+    desk.reply(call, &unknown());
+    assert_eq!(desk.client.valid_until(lock), Some(Instant::from_millis(1_000_000 + 9_898)));
+    desk.later(Duration::from_millis(900));
+    // The next one conflicts, and the read shows the first.
+    assert!(matches!(desk.event(), Some(Event::Renewed { valid_until })
+        if valid_until == departed + Duration::from_millis(9_898)));
+    assert!(matches!(desk.event(), Some(Event::Renewed { valid_until })
+        if valid_until == desk.now + Duration::from_millis(9_898)));
+}
+
+#[test]
+fn other_record_is_loss_and_absent_one_is_gone() {
+    // RG4, H6
+    for (record, loss) in [(Some(Record { version: DAY + 5, ..others(true) }), Loss::Taken), (None, Loss::Gone)] {
+        let mut desk = Desk::new();
+        let lock = desk.acquire(Wait::Forever);
+        desk.granted(lock);
+        let before = record.is_some();
+        match record {
+            Some(record) => desk.write(record),
+            None => desk.register = None,
+        }
+        desk.later(Duration::from_millis(3_400));
+        assert_eq!(desk.event(), Some(Event::Lost(loss)));
+        let release = if before { Release::Taken } else { Release::Expired };
+        assert_eq!(desk.released(lock), Some(Event::Released(release)));
+        assert!(desk.client.is_idle());
+    }
+}
+
+#[test]
+fn lost_hold_keeps_its_record_until_its_guard_returns() {
+    // RG8, H6
+    let mut desk = Desk::new();
+    let request = Acquire::new("x").ttl(TTL).renew(Renew::AtMost(Duration::from_secs(1)));
+    let lock = desk.client.acquire(desk.now, &request).unwrap();
+    desk.granted(lock);
+    let next = desk.acquire(Wait::Forever);
+    desk.later(Duration::from_secs(1));
+    let mut lost = false;
+    while let Some(event) = desk.event() {
+        lost |= event == Event::Lost(Loss::MaxHold);
+    }
+    assert!(lost && desk.record().held, "the record stays");
+    assert_eq!(desk.client.valid_until(next), None);
+    desk.client.release(desk.now, lock).unwrap();
+    assert_eq!(desk.event(), Some(Event::Released(Release::Released)));
+    desk.later(Duration::from_secs(1));
+    desk.granted(next);
+}
+
+#[test]
+fn fence_ahead_of_clock_is_reported() {
+    // RG5
+    for (ahead, reported) in [(60_000, 0), (90_000, 90_001)] {
+        let mut desk = Desk::new();
+        desk.write(Record { fence: DAY + ahead, ..others(false) });
+        let lock = desk.acquire(Wait::Forever);
+        let grant = desk.granted(lock);
+        assert_eq!(grant.fence.unwrap().get(), (DAY + ahead + 1) << 10);
+        assert!(grant.fence_ahead_ms == reported || ahead == 60_000 && grant.fence_ahead_ms == 60_001);
+    }
+}
+
+#[test]
+fn hand_over_counts_in_fence_and_costs_no_request() {
+    // RG5, RG8
+    let mut desk = Desk::new();
+    let lock = desk.acquire(Wait::Forever);
+    let first = desk.granted(lock);
+    let next = desk.acquire(Wait::Forever);
+    assert!(matches!(desk.event(), Some(Event::Blocked(_))));
+    let made = desk.made;
+    assert_eq!(desk.released(lock), Some(Event::Released(Release::Released)));
+    let second = desk.granted(next);
+    assert_eq!(second.fence.unwrap().get(), first.fence.unwrap().get() + 1);
+    assert_eq!(desk.made, made);
+}
+
+#[test]
+fn refusal_fails_at_once_and_foreign_content_is_not_overwritten() {
+    // RG0
+    for (class, refused) in [(ErrorClass::Refused, true), (ErrorClass::KeyInUse, false)] {
+        let mut desk = Desk::new();
+        desk.acquire(Wait::Forever);
+        let (call, _) = desk.next_request().unwrap();
+        desk.reply(call, &Reply::Rejected(ServerError { class, text: "no".into() }));
+        match desk.event() {
+            Some(Event::Failed(Failure::Refused(_))) => assert!(refused),
+            Some(Event::Failed(Failure::KeyInUse(_))) => assert!(!refused),
+            other => panic!("{other:?}"),
+        }
+        assert!(desk.client.is_idle());
+    }
+}
+
+#[test]
+fn silent_store_stops_no_shutdown_and_leaves_no_machine() {
+    // RG4
+    let mut desk = Desk::new();
+    let lock = desk.acquire(Wait::Forever);
+    desk.granted(lock);
+    desk.client.release(desk.now, lock).unwrap();
+    for _ in 0..30 {
+        desk.later(Duration::from_millis(500));
+    }
+    let released = core::iter::from_fn(|| desk.client.poll_output())
+        .any(|output| matches!(output, Output::Event { event: Event::Released(Release::Unknown), .. }));
+    assert!(released && desk.client.is_idle(), "others may take it by now");
+}
+
+#[test]
+fn ping_reads_one_key() {
+    let mut desk = Desk::new();
+    desk.client.ping(desk.now).unwrap();
+    let (call, request) = desk.next_request().unwrap();
+    assert!(matches!(request, Request::Read { key } if &key[..] == b"lock-proto:ping"));
+    desk.reply(call, &Reply::Absent);
+    assert_eq!(desk.client.poll_ping(), Some(Ok(())));
+}
+
+#[test]
+fn many_conflicts_do_not_spin() {
+    // RG6
+    let mut desk = Desk::new();
+    desk.acquire(Wait::Forever);
+    let mut requests = 0;
+    while let Some((call, request)) = desk.next_request() {
+        requests += 1;
+        assert!(requests < 20, "it pauses");
+        let reply = if matches!(request, Request::Read { .. }) { Reply::Absent } else { Reply::Conflict };
+        desk.reply(call, &reply);
+    }
+}
