@@ -41,13 +41,13 @@ impl<S: Store> Locks<S> {
     }
 
     /// Checks a request, and returns its name and terms.
-    pub(super) fn terms_of(&mut self, now: Instant, request: &Acquire) -> Result<(S::Key, S::Terms), Misuse> {
+    pub(crate) fn terms_of(&mut self, now: Instant, request: &Acquire) -> Result<(S::Key, S::Terms), Misuse> {
         self.handle_timeout(now);
         self.admit(self.locks.acquisitions())?;
         S::terms_of(&self.ctx.env.config, request)
     }
 
-    pub(super) fn begin(&mut self, request: &Acquire, key: S::Key, terms: S::Terms) -> LockId {
+    pub(crate) fn begin(&mut self, request: &Acquire, key: S::Key, terms: S::Terms) -> LockId {
         let (slot, id) = self.locks.begin(key, Lock::new);
         let waiter = Waiter { id, terms, renew: request.renew, wait: request.wait.or_try(), since: self.ctx.env.now };
         self.step(slot, |lock, ctx| lock.acquire(ctx, waiter));

@@ -59,6 +59,6 @@ pub use queue::*;
 pub use request::{Acquire, Renew, Wait};
 #[doc(hidden)]
 pub use store::{SharedState, Store};
-pub(crate) use tuning::check_name;
 pub use tuning::{DEFAULT_TTL, Drift, MAX_NAME, MAX_TTL, MAX_VALUE, MIN_TTL};
+pub(crate) use tuning::{check_name, check_value};
 pub use waiters::Waiter;

@@ -49,7 +49,8 @@ impl Locks {
                 self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
             }
             CallOwner::Ping => self.pong(call, answer_to_read(reply)),
-            CallOwner::Session(_) | CallOwner::Query(_) | CallOwner::Nobody => {}
+            CallOwner::Query(slot) => self.ctx.env.query_reply(slot, call.serial, reply),
+            CallOwner::Session(_) | CallOwner::Nobody => {}
         }
         self.settle();
     }
@@ -57,6 +58,7 @@ impl Locks {
     /// The key may have another revision than the one of its [`Output::Watch`].
     pub fn handle_changed(&mut self, now: Instant, key: &[u8]) {
         self.handle_timeout(now);
+        self.ctx.env.query_changed(key);
         if let Some(slot) = self.locks.slot_of_key(&key.to_vec().into()) {
             self.step(slot, |lock, ctx| lock.changed(ctx));
         }

@@ -53,6 +53,7 @@
 
 mod client;
 mod config;
+mod election;
 mod lock;
 mod output;
 mod record;

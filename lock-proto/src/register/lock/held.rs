@@ -4,6 +4,8 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use bytes::Bytes;
+
 use super::{RegisterEnv, RegisterFlaw, SentRecord, Stake, Waiter};
 use crate::id::LockId;
 use crate::jitter::jitter;
@@ -48,6 +50,10 @@ pub(super) struct HeldRecord {
     requested: Vec<Instant>,
     /// How many of them the write in flight answers.
     serving: usize,
+    /// When values were proclaimed that are not stored.
+    proclaims: Vec<Instant>,
+    /// How many of them the write in flight answers.
+    proclaiming: usize,
 }
 
 impl HeldRecord {
@@ -71,6 +77,8 @@ impl HeldRecord {
             round_trip: env.now.since(*departed),
             requested: Vec::new(),
             serving: 0,
+            proclaims: Vec::new(),
+            proclaiming: 0,
         };
         hold.renew_at = hold.next_renewal(*departed, env.seed);
         // Another waiter has become the head meanwhile.
@@ -111,7 +119,9 @@ impl HeldRecord {
         (self.id, self.stake, self.renew) = (to.id, to.terms.clone(), to.renew);
         self.handovers += 1;
         (self.is_offered, self.is_claimed, self.serving) = (false, false, 0);
+        self.proclaiming = 0;
         self.requested.clear();
+        self.proclaims.clear();
         self.renew_at = self.renew_at.min(self.next_renewal(env.now, env.seed));
         let ttl = self.stake.ttl;
         let fits = |record: &Record| ttl <= record.ttl && record.ttl <= 2 * ttl && record.value == self.stake.value;
@@ -126,12 +136,29 @@ impl HeldRecord {
         self.requested.push(now);
     }
 
+    /// Changes the value.
+    pub(super) fn proclaim(&mut self, now: Instant, value: Bytes) {
+        self.stake.value = value;
+        self.proclaims.push(now);
+    }
+
+    pub(super) fn first_proclaim(&self) -> Option<Instant> {
+        self.proclaims.first().copied()
+    }
+
+    /// Removes and returns the proclamations that were made before then.
+    pub(super) fn failed_proclaims(&mut self, before: Instant) -> Vec<Instant> {
+        let failed = self.proclaims.iter().take_while(|since| **since <= before).count();
+        self.proclaiming = self.proclaiming.saturating_sub(failed);
+        self.proclaims.drain(..failed).collect()
+    }
+
     /// Returns when the next write is due; `None` if none is.
     pub(super) fn due_at(&self) -> Option<Instant> {
         if self.is_lost {
             return None;
         }
-        if !self.requested.is_empty() {
+        if !self.requested.is_empty() || !self.proclaims.is_empty() {
             return Some(Instant::ZERO);
         }
         (self.is_claimed && self.renew != Renew::Manual).then_some(self.renew_at)
@@ -140,6 +167,7 @@ impl HeldRecord {
     /// A write of the hold leaves.
     pub(super) fn sends(&mut self, now: Instant, config: &Config) {
         self.serving = self.requested.len();
+        self.proclaiming = self.proclaims.len();
         self.last_sent = now;
         // Others may count from this write on, if it has a shorter TTL.
         // RG2
@@ -148,14 +176,16 @@ impl HeldRecord {
         }
     }
 
-    /// The write was applied. Returns how many extensions it answers.
-    pub(super) fn confirmed(&mut self, env: &RegisterEnv, sent: &SentRecord) -> usize {
+    /// The write was applied. Returns how many extensions and proclamations it answers.
+    pub(super) fn confirmed(&mut self, env: &RegisterEnv, sent: &SentRecord) -> (usize, usize) {
         self.applied(env, sent);
         self.renew_at = self.next_renewal(sent.departed, env.seed);
         let served = self.serving;
         self.requested.drain(..served);
         self.serving = 0;
-        served
+        let proclaimed = core::mem::take(&mut self.proclaiming);
+        self.proclaims.drain(..proclaimed);
+        (served, proclaimed)
     }
 
     /// A write was applied, of whatever TTL it was. That of a later one has limited the validity.
@@ -173,6 +203,7 @@ impl HeldRecord {
     /// The write was not confirmed. Returns the requests of the extensions that it would have
     /// answered. The offer goes on waiting.
     pub(super) fn unconfirmed(&mut self) -> Vec<Instant> {
+        self.proclaiming = 0;
         let served = core::mem::take(&mut self.serving);
         if self.is_offered { self.requested.drain(..served).collect() } else { Vec::new() }
     }

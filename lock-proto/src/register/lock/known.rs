@@ -16,11 +16,11 @@ use crate::time::Instant;
 
 /// What a register was last seen to hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Known {
+pub(in crate::register) struct Known {
     /// `None`: the key was absent, or has not been read.
-    pub(super) entry: Option<Box<Entry>>,
+    pub(in crate::register) entry: Option<Box<Entry>>,
     /// The next write may rely on it. If not, the register is read first.
-    pub(super) is_fresh: bool,
+    pub(in crate::register) is_fresh: bool,
     /// When this record was first seen.
     since: Instant,
     /// If the key is absent: until then, a holder that was seen may not know that its record was
@@ -29,12 +29,12 @@ pub(super) struct Known {
     vacant_at: Instant,
     /// The highest fence that was seen. It outlives a deleted record.
     // RG5
-    pub(super) fence: u64,
+    pub(in crate::register) fence: u64,
 }
 
 impl Known {
     /// A reply that arrived at `now` has shown this. `departed`: when its request left.
-    pub(super) fn show(
+    pub(in crate::register) fn show(
         &mut self,
         now: Instant,
         departed: Instant,
@@ -63,27 +63,27 @@ impl Known {
     }
 
     /// This client has written the record.
-    pub(super) fn wrote(&mut self, now: Instant, record: Record, revision: Revision) {
+    pub(in crate::register) fn wrote(&mut self, now: Instant, record: Record, revision: Revision) {
         let fence = self.fence.max(record.fence);
         let entry = Some(Box::new(Entry::new(record, revision)));
         *self = Self { entry, is_fresh: true, since: now, vacant_at: Instant::ZERO, fence };
     }
 
-    pub(super) fn record(&self) -> Option<&Record> {
+    pub(in crate::register) fn record(&self) -> Option<&Record> {
         self.entry.as_ref().map(|entry| &entry.record)
     }
 
-    pub(super) fn revision(&self) -> Option<&Revision> {
+    pub(in crate::register) fn revision(&self) -> Option<&Revision> {
         self.entry.as_ref().map(|entry| &entry.revision)
     }
 
     /// Returns true if this client has written the record, and holds the lock by it.
-    pub(super) fn is_held_by(&self, client: ClientId) -> bool {
+    pub(in crate::register) fn is_held_by(&self, client: ClientId) -> bool {
         self.record().is_some_and(|record| record.held && record.writer.client == client)
     }
 
     /// Returns when this client may replace the record.
-    pub(super) fn takeable_at(&self, client: ClientId, config: &Config) -> Instant {
+    pub(in crate::register) fn takeable_at(&self, client: ClientId, config: &Config) -> Instant {
         match self.record() {
             None => self.vacant_at,
             Some(record) if record.held && record.writer.client != client => {
@@ -91,6 +91,11 @@ impl Known {
             }
             Some(_) => Instant::ZERO,
         }
+    }
+
+    /// Returns when the record ends unless it is renewed; `None` if nobody holds the lock.
+    pub(in crate::register) fn expires_at(&self, config: &Config) -> Option<Instant> {
+        self.record().filter(|record| record.held).map(|record| self.since + config.takeover_after(record.ttl))
     }
 
     /// Returns true if it is worth to be remembered: it spares a read, or a wait.
@@ -118,7 +123,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn put(&mut self, key: &Bytes, known: Known) {
+    pub(in crate::register) fn put(&mut self, key: &Bytes, known: Known) {
         if !known.is_useful() {
             return;
         }
@@ -132,7 +137,7 @@ impl Memory {
         self.next += 1;
     }
 
-    pub(super) fn take(&mut self, key: &Bytes) -> Known {
+    pub(in crate::register) fn take(&mut self, key: &Bytes) -> Known {
         let Some((age, known)) = self.registers.remove(key) else { return Known::default() };
         self.ages.remove(&age);
         known
@@ -143,12 +148,12 @@ impl Memory {
 /// ever applied.
 // RG4
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct OpenWrites {
-    pub(super) expected: Option<Box<Entry>>,
+pub(in crate::register) struct OpenWrites {
+    pub(in crate::register) expected: Option<Box<Entry>>,
     /// The last of them.
     sent: Few<SentRecord>,
     /// Another record was proved to be there: one of these may be it, and no other will be applied.
-    pub(super) is_refuted: bool,
+    pub(in crate::register) is_refuted: bool,
 }
 
 /// How many of the open writes can be told apart. An earlier one that turns out to be applied counts
@@ -157,17 +162,17 @@ const MAX_OPEN: usize = 4;
 
 /// A write that left.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct SentRecord {
-    pub(super) departed: Instant,
-    pub(super) record: Record,
+pub(in crate::register) struct SentRecord {
+    pub(in crate::register) departed: Instant,
+    pub(in crate::register) record: Record,
 }
 
 impl OpenWrites {
-    pub(super) const fn new(expected: Option<Box<Entry>>) -> Self {
+    pub(in crate::register) const fn new(expected: Option<Box<Entry>>) -> Self {
         Self { expected, sent: Few::None, is_refuted: false }
     }
 
-    pub(super) fn push(&mut self, sent: SentRecord) {
+    pub(in crate::register) fn push(&mut self, sent: SentRecord) {
         if self.sent.len() >= MAX_OPEN {
             self.sent.remove(0);
         }
@@ -175,22 +180,22 @@ impl OpenWrites {
     }
 
     /// Returns true if one of them may have been applied, or may still be.
-    pub(super) fn may_apply(&self) -> bool {
+    pub(in crate::register) fn may_apply(&self) -> bool {
         !self.sent.is_empty()
     }
 
     /// Returns true if this reply to a read decides them: a higher version than the expected one.
-    pub(super) fn is_decided_by(&self, entry: Option<&Entry>) -> bool {
+    pub(in crate::register) fn is_decided_by(&self, entry: Option<&Entry>) -> bool {
         let Some(entry) = entry else { return !self.may_apply() && self.is_refuted };
         self.expected.as_ref().is_none_or(|expected| entry.record.version > expected.record.version)
     }
 
-    pub(super) fn longest_ttl(&self) -> Option<Duration> {
+    pub(in crate::register) fn longest_ttl(&self) -> Option<Duration> {
         self.sent.iter().map(|sent| sent.record.ttl).max()
     }
 
     /// Returns the one of them that wrote this record.
-    pub(super) fn writer_of(&self, record: &Record) -> Option<&SentRecord> {
+    pub(in crate::register) fn writer_of(&self, record: &Record) -> Option<&SentRecord> {
         self.sent.iter().find(|sent| sent.record.writer == record.writer)
     }
 }

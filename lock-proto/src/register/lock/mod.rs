@@ -9,6 +9,7 @@ mod held;
 mod known;
 mod replies;
 mod shared;
+mod watch;
 
 use alloc::boxed::Box;
 use core::mem;
@@ -17,20 +18,22 @@ use core::time::Duration;
 use bytes::Bytes;
 pub(super) use flaw::RegisterFlaw;
 use held::HeldRecord;
-use known::{Known, OpenWrites, SentRecord};
+pub(super) use known::Known;
+use known::{OpenWrites, SentRecord};
 pub use shared::RegisterShared;
+pub(super) use watch::KeyWatch;
 
 use super::config::{Config, RegisterSettings};
 use super::output::Output;
-use super::record::{Entry, Record, Revision, Writer};
+use super::record::{Entry, Record, Writer};
 use super::request::Request;
 use crate::collections::Few;
 use crate::error::Misuse;
 use crate::id::{CallOwner, LockId, NodeId};
 use crate::jitter::{doubled, jitter};
 use crate::lock::{
-    self, Acquire, Answer, Blocked, DEFAULT_TTL, Fact, Grant, Holding, Loss, Order, Release, Store, Terms, Token, Wait,
-    Waiter, check_name,
+    self, Acquire, Answer, Blocked, DEFAULT_TTL, Fact, Grant, Holding, Loss, Order, Release, Report, Store, Terms,
+    Token, Wait, Waiter, check_name,
 };
 use crate::time::{Instant, sooner, soonest};
 
@@ -84,6 +87,7 @@ pub struct Cas {
     conflicts: u32,
     /// Waits since the last grant.
     polls: u32,
+    /// While the head waits.
     watch: KeyWatch,
     /// The last reply, for reports.
     answer: Answer,
@@ -130,18 +134,6 @@ struct RecordRelease {
     valid_until: Instant,
     /// A write that left before then may have freed the record.
     in_time: bool,
-}
-
-/// The watch of the key, while the head waits.
-// RG7
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-enum KeyWatch {
-    #[default]
-    Off,
-    /// From this revision on.
-    On(Option<Revision>),
-    /// It has reported a change since this revision.
-    Reported(Option<Revision>),
 }
 
 impl Store for Cas {
@@ -220,6 +212,14 @@ impl Store for Cas {
         if self.call.as_ref().is_some_and(|call| call.deadline <= env.now) {
             self.call_timed_out(env);
         }
+        if let Some(hold) = &mut self.hold {
+            let since = hold.failed_proclaims(env.now.back(env.config.release_within));
+            let id = hold.id;
+            for since in since {
+                let report = Report { waited: env.now.since(since), nodes: self.answers() };
+                env.report(Fact::ProclaimFailed(id, report));
+            }
+        }
         if self.frees.is_some_and(|until| until <= env.now) {
             // Other clients need not wait any longer.
             self.open = None;
@@ -229,10 +229,12 @@ impl Store for Cas {
     }
 
     #[inline]
-    fn deadline(&self, _: &RegisterEnv) -> Option<(Instant, &'static str)> {
+    fn deadline(&self, env: &RegisterEnv) -> Option<(Instant, &'static str)> {
         let call = self.call.as_ref().map(|call| (call.deadline, "reply"));
         let next = if call.is_some() { None } else { self.next_at().map(|at| (at, "next request")) };
-        sooner(sooner(call, next), self.frees.map(|at| (at, "end of a release")))
+        let proclaims = self.hold.as_ref().and_then(|hold| hold.first_proclaim());
+        let proclaims = proclaims.map(|since| (since + env.config.release_within, "end of a proclamation"));
+        sooner(sooner(call, next), sooner(proclaims, self.frees.map(|at| (at, "end of a release"))))
     }
 
     fn holding(&self, _: &RegisterEnv, id: LockId) -> Option<Holding> {
@@ -377,6 +379,15 @@ impl Cas {
         }
     }
 
+    /// Changes the value of the holder.
+    pub(super) fn proclaim(&mut self, env: &mut RegisterEnv, value: Bytes) {
+        if let Some(hold) = &mut self.hold {
+            hold.proclaim(env.now, value);
+            self.pause = None;
+        }
+        self.proceed(env);
+    }
+
     /// Offers the lock to its holder, unless a write has to be confirmed first.
     fn offer(&mut self, env: &mut RegisterEnv) {
         let Some(hold) = self.hold.as_mut().filter(|hold| hold.is_ready()) else { return };
@@ -466,28 +477,21 @@ impl Cas {
     }
 
     fn watch(&mut self, env: &mut RegisterEnv) {
-        let seen = self.known.revision().cloned();
-        match &self.watch {
-            // Nothing has changed: the next poll finds out what the report was about.
-            KeyWatch::On(before) | KeyWatch::Reported(before) if *before == seen => return,
-            KeyWatch::Off | KeyWatch::On(_) | KeyWatch::Reported(_) => {}
+        let seen = self.known.revision();
+        if self.watch.follow(seen) {
+            env.out.push_back(Output::Watch { key: self.key.clone(), seen: seen.cloned() });
         }
-        env.out.push_back(Output::Watch { key: self.key.clone(), seen: seen.clone() });
-        self.watch = KeyWatch::On(seen);
     }
 
     fn unwatch(&mut self, env: &mut RegisterEnv) {
-        if let KeyWatch::On(_) = mem::take(&mut self.watch) {
+        if self.watch.end() {
             env.out.push_back(Output::Unwatch { key: self.key.clone() });
         }
     }
 
     fn read(&mut self, env: &mut RegisterEnv) {
-        if let KeyWatch::Reported(_) = self.watch
-            && self.pause.is_some()
-        {
-            // A poll.
-            self.watch = KeyWatch::Off;
+        if self.pause.is_some() {
+            self.watch.poll();
         }
         let timeout = env.config.request_timeout;
         self.send(env, Request::Read { key: self.key.clone() }, RegisterPurpose::Read, timeout);

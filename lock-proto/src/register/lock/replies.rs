@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 
 use super::{
-    Cas, HeldRecord, Intent, KeyWatch, OpenWrites, RegisterCall, RegisterEnv, RegisterFlaw, RegisterPurpose, SentRecord,
+    Cas, HeldRecord, Intent, OpenWrites, RegisterCall, RegisterEnv, RegisterFlaw, RegisterPurpose, SentRecord,
 };
 use crate::fault::{Breach, Fault};
 use crate::jitter::jitter;
@@ -32,9 +32,7 @@ impl Cas {
     /// The key may have changed.
     // RG7
     pub(crate) fn changed(&mut self, env: &mut RegisterEnv) {
-        if let KeyWatch::On(seen) = &mut self.watch {
-            // A read in flight may have been made before the change.
-            self.watch = if self.call.is_some() { KeyWatch::Off } else { KeyWatch::Reported(seen.take()) };
+        if self.watch.report(self.call.is_some()) {
             if self.hold.is_none() && self.frees.is_none() {
                 self.pause = None;
             }
@@ -81,10 +79,12 @@ impl Cas {
             Intent::Take => self.taken(env, sent),
             Intent::Renew => {
                 let Some(hold) = &mut self.hold else { return };
-                let served = hold.confirmed(env, sent);
+                let (extended, proclaimed) = hold.confirmed(env, sent);
                 if hold.is_offered {
                     let id = hold.id;
-                    env.report(Fact::Renewed(id, served));
+                    env.report(Fact::Renewed(id, extended));
+                    let version = i64::try_from(sent.record.version).unwrap_or(i64::MAX);
+                    (0..proclaimed).for_each(|_| env.report(Fact::Proclaimed(id, version)));
                 } else {
                     self.offer(env);
                 }

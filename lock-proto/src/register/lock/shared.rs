@@ -7,8 +7,9 @@ use bytes::Bytes;
 use super::known::Memory;
 use super::{Cas, RegisterEnv};
 use crate::id::{CallId, ClientId};
-use crate::lock::{Locks, SharedState};
+use crate::lock::{Client, Elections, Locks, SharedState};
 use crate::register::config::Config;
+use crate::register::election::LeaderReads;
 use crate::register::output::Output;
 use crate::register::request::Request;
 use crate::time::Instant;
@@ -16,10 +17,11 @@ use crate::time::Instant;
 /// What the locks of a client share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RegisterShared {
-    pub(super) client: ClientId,
+    pub(in crate::register) client: ClientId,
     pub(super) memory: Memory,
     /// The host's time of day, in ms, at an instant.
     time_of_day: Option<(Instant, u64)>,
+    pub(in crate::register) queries: LeaderReads,
 }
 
 /// The name whose register a check reads.
@@ -27,11 +29,11 @@ const PING: &[u8] = b"lock-proto:ping";
 
 impl RegisterShared {
     pub(crate) fn new(client: ClientId) -> Self {
-        Self { client, memory: Memory::default(), time_of_day: None }
+        Self { client, memory: Memory::default(), time_of_day: None, queries: LeaderReads::default() }
     }
 
     /// Returns the key of a name.
-    pub(super) fn key(config: &Config, name: &[u8]) -> Bytes {
+    pub(in crate::register) fn key(config: &Config, name: &[u8]) -> Bytes {
         [&config.prefix, name].concat().into()
     }
 
@@ -53,6 +55,26 @@ impl SharedState<Cas> for RegisterShared {
     fn ping(env: &mut RegisterEnv, call: CallId) {
         let (request, timeout) = (Request::Read { key: Self::key(&env.config, PING) }, env.config.request_timeout);
         env.out.push_back(Output::Send { call, request, timeout });
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        self.queries.deadline()
+    }
+
+    fn is_unsettled(&self, now: Instant) -> bool {
+        self.queries.deadline().is_some_and(|(at, _)| at <= now)
+    }
+
+    fn settle_first(locks: &mut Locks<Cas>) -> bool {
+        locks.ctx.env.settle_query()
+    }
+
+    fn shutting_down(locks: &mut Locks<Cas>) {
+        locks.ctx.env.end_queries();
+    }
+
+    fn elections(client: &mut Client<Cas>) -> Option<&mut dyn Elections> {
+        Some(client)
     }
 
     fn stopped(_: &mut Locks<Cas>, unreleased: u32) -> Output {

@@ -1,3 +1,4 @@
+mod elections;
 mod locks;
 mod search;
 mod world;

@@ -1,0 +1,178 @@
+//! Elections: the value, its changes, and who observes it.
+
+use core::time::Duration;
+
+use bytes::Bytes;
+
+use super::locks::{DAY, Desk, TTL, others, unknown};
+use crate::lock::Elections as _;
+use crate::register::{Output, Record, Reply, Request};
+use crate::{Acquire, ElectionEvent, Event, Failure, LockClient as _, Release};
+
+fn request() -> Acquire {
+    Acquire::new("x").ttl(TTL)
+}
+
+impl Desk {
+    /// Executes requests until there is an event of a query.
+    fn observed(&mut self) -> Option<ElectionEvent> {
+        while let Some(output) = self.client.poll_output() {
+            match output {
+                Output::Send { call, request, .. } => {
+                    let reply = self.execute(request);
+                    self.reply(call, &reply);
+                }
+                Output::Election { event, .. } => return Some(event),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn value(&mut self) -> Option<Bytes> {
+        match self.observed() {
+            Some(ElectionEvent::Leader(leader)) => Some(leader.value),
+            Some(ElectionEvent::NoLeader) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn value(text: &'static str) -> Bytes {
+    Bytes::from_static(text.as_bytes())
+}
+
+#[test]
+fn value_is_in_record_and_version_is_revision() {
+    // RG8
+    let mut desk = Desk::new();
+    let lock = desk.client.campaign(desk.now, &request(), value("a")).unwrap();
+    desk.granted(lock);
+    assert_eq!(desk.record().value, value("a"));
+    desk.client.proclaim(desk.now, lock, value("b")).unwrap();
+    let revision = DAY as i64 + 1;
+    assert!(matches!(desk.event(), Some(Event::Proclaimed { revision: at }) if at == revision));
+    assert_eq!(desk.record().value, value("b"));
+    assert_eq!(desk.released(lock), Some(Event::Released(Release::Released)));
+    assert_eq!(desk.record().value, value(""));
+}
+
+#[test]
+fn candidate_of_same_client_is_elected_with_its_own_value() {
+    // RG8
+    let mut desk = Desk::new();
+    let first = desk.client.campaign(desk.now, &request(), value("a")).unwrap();
+    desk.granted(first);
+    let second = desk.client.campaign(desk.now, &request(), value("b")).unwrap();
+    assert!(matches!(desk.event(), Some(Event::Blocked(_))));
+    assert_eq!(desk.released(first), Some(Event::Released(Release::Released)));
+    desk.granted(second);
+    assert_eq!(desk.record().value, value("b"));
+}
+
+#[test]
+fn proclamation_fails_in_time_and_value_is_still_tried() {
+    // RG8
+    let mut desk = Desk::new();
+    let lock = desk.client.campaign(desk.now, &request(), value("a")).unwrap();
+    desk.granted(lock);
+    desk.client.proclaim(desk.now, lock, value("b")).unwrap();
+    let mut failed = 0;
+    for _ in 0..30 {
+        while let Some(output) = desk.client.poll_output() {
+            match output {
+                Output::Send { call, .. } => desk.reply(call, &unknown()),
+                Output::Event { event: Event::ProclaimFailed(_), .. } => failed += 1,
+                _ => {}
+            }
+        }
+        desk.later(Duration::from_millis(100));
+    }
+    assert_eq!(failed, 1);
+    desk.later(Duration::from_secs(3));
+    while desk.event().is_some() {}
+    assert_eq!(desk.record().value, value("b"));
+}
+
+#[test]
+fn leader_is_read_once() {
+    // RG8
+    let mut desk = Desk::new();
+    desk.client.leader(desk.now, b"x").unwrap();
+    assert_eq!(desk.value(), None);
+    desk.write(Record { value: value("v"), ..others(true) });
+    desk.client.leader(desk.now, b"x").unwrap();
+    assert_eq!(desk.value(), Some(value("v")));
+    assert!(desk.client.poll_output().is_none());
+    desk.client.leader(desk.now, b"x").unwrap();
+    desk.next_request().unwrap();
+    desk.later(Duration::from_secs(2));
+    let failed = core::iter::from_fn(|| desk.client.poll_output())
+        .any(|output| matches!(output, Output::Election { event: ElectionEvent::Failed(Failure::TimedOut(_)), .. }));
+    assert!(failed);
+}
+
+#[test]
+fn observer_sees_changes_but_no_renewals_and_end_of_dead_leader() {
+    // RG7, RG8
+    let mut desk = Desk::new();
+    let query = desk.client.observe(desk.now, b"x").unwrap();
+    assert_eq!(desk.value(), None);
+    desk.write(Record { value: value("v"), ..others(true) });
+    desk.client.handle_changed(desk.now, b"x");
+    assert_eq!(desk.value(), Some(value("v")));
+    desk.write(Record { version: 8, value: value("v"), ..others(true) });
+    desk.client.handle_changed(desk.now, b"x");
+    assert_eq!(desk.observed(), None, "a renewal");
+    desk.write(Record { version: 9, value: value("w"), ..others(true) });
+    desk.later(Duration::from_secs(1));
+    assert_eq!(desk.value(), Some(value("w")));
+    // Nobody renews it.
+    for _ in 0..10 {
+        desk.later(Duration::from_secs(1));
+        assert_eq!(desk.observed(), None);
+    }
+    desk.later(Duration::from_millis(110));
+    assert_eq!(desk.value(), None);
+    // The store fails, and works again.
+    desk.later(Duration::from_secs(1));
+    let (call, read) = desk.next_request().unwrap();
+    assert!(matches!(read, Request::Read { .. }));
+    desk.reply(call, &unknown());
+    assert_eq!(desk.observed(), Some(ElectionEvent::Disconnected));
+    desk.later(Duration::from_secs(1));
+    assert_eq!(desk.value(), None);
+    desk.client.close_query(desk.now, query);
+    desk.later(Duration::from_secs(5));
+    assert!(desk.next_request().is_none());
+}
+
+#[test]
+fn store_that_reports_at_once_causes_no_loop() {
+    // RG7
+    let mut desk = Desk::new();
+    desk.client.observe(desk.now, b"x").unwrap();
+    let mut reads = 0;
+    while let Some(output) = desk.client.poll_output() {
+        match output {
+            Output::Send { call, .. } => {
+                reads += 1;
+                assert!(reads < 9);
+                desk.reply(call, &Reply::Absent);
+            }
+            Output::Watch { .. } => desk.client.handle_changed(desk.now, b"x"),
+            _ => {}
+        }
+    }
+    assert_eq!(reads, 2);
+}
+
+#[test]
+fn shutdown_ends_queries() {
+    let mut desk = Desk::new();
+    desk.client.observe(desk.now, b"x").unwrap();
+    desk.client.shutdown(desk.now, Duration::from_secs(1));
+    let ended = core::iter::from_fn(|| desk.client.poll_output())
+        .any(|output| matches!(output, Output::Election { event: ElectionEvent::Failed(Failure::ShuttingDown), .. }));
+    assert!(ended);
+}
