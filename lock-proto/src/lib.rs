@@ -69,6 +69,7 @@
 //!    etcd::Locks      the hub: many locks and elections, typed calls  bring your own etcd client
 //!    etcd::Channel    one connection: login, calls, streams, failover
 //!    zookeeper::Client, Locks, Pipe    as for Redis: the hub exchanges requests, the others bytes
+//!    register::Client the hub: typed requests in and out              bring your own store
 //! ```
 //!
 //! # The contract

@@ -11,7 +11,7 @@ use core::panic::PanicInfo;
 use core::ptr;
 
 use lock_proto::redis::{Client, Config, Endpoint};
-use lock_proto::{Acquire, ByteClient, ClientId, Instant, zookeeper};
+use lock_proto::{Acquire, ByteClient, ClientId, Instant, LockClient, register, zookeeper};
 
 /// Hands out nothing: this library is linked, never run.
 struct Nothing;
@@ -41,7 +41,10 @@ pub extern "C" fn drive(nanos: u64) -> bool {
     let Ok(mut redis) = Client::new(now, Config::new([node]), ClientId::from_bits(1), 1) else { return false };
     let Ok(config) = zookeeper::Config::parse("zk://127.0.0.1") else { return false };
     let Ok(mut zookeeper) = zookeeper::Client::new(now, config, ClientId::from_bits(1), 1) else { return false };
-    lock(&mut redis, now) && lock(&mut zookeeper, now)
+    let config = register::Config::new();
+    let Ok(mut register) = register::Client::new(now, config, ClientId::from_bits(1), 1) else { return false };
+    let has_output = register.acquire(now, &Acquire::new("proof")).is_ok() && register.poll_output().is_some();
+    has_output && lock(&mut redis, now) && lock(&mut zookeeper, now)
 }
 
 fn lock(client: &mut impl ByteClient, now: Instant) -> bool {

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::lock::RegisterFlaw;
+use super::flaw::RegisterFlaw;
 use super::record::Record;
 use crate::error::{ConfigError, Invalid, Misuse};
 use crate::lock::{self, Backoff, DAY, MAX_TTL, MIN_TTL, Renew};

@@ -54,6 +54,7 @@
 mod client;
 mod config;
 mod election;
+mod flaw;
 mod lock;
 mod output;
 mod record;

@@ -6,11 +6,12 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::{RegisterEnv, RegisterFlaw, SentRecord, Stake, Waiter};
+use super::{RegisterEnv, SentRecord, Stake, Waiter};
 use crate::id::LockId;
 use crate::jitter::jitter;
 use crate::lock::{Fact, Fence, Holding, Loss, Renew};
 use crate::register::config::Config;
+use crate::register::flaw::RegisterFlaw;
 use crate::register::record::Record;
 use crate::time::{Instant, nanos};
 

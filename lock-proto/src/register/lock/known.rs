@@ -7,10 +7,10 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::RegisterFlaw;
 use crate::collections::Few;
 use crate::id::ClientId;
 use crate::register::config::Config;
+use crate::register::flaw::RegisterFlaw;
 use crate::register::record::{Entry, Record, Revision};
 use crate::time::Instant;
 

@@ -4,7 +4,6 @@
 //! from what is known of the register and what is wanted: renew the hold, free what an ended hold
 //! or a cancelled attempt has left, or take the lock for the waiter at the head.
 
-mod flaw;
 mod held;
 mod known;
 mod replies;
@@ -16,7 +15,6 @@ use core::mem;
 use core::time::Duration;
 
 use bytes::Bytes;
-pub(super) use flaw::RegisterFlaw;
 use held::HeldRecord;
 pub(super) use known::Known;
 use known::{OpenWrites, SentRecord};
@@ -24,6 +22,7 @@ pub use shared::RegisterShared;
 pub(super) use watch::KeyWatch;
 
 use super::config::{Config, RegisterSettings};
+use super::flaw::RegisterFlaw;
 use super::output::Output;
 use super::record::{Entry, Record, Writer};
 use super::request::Request;

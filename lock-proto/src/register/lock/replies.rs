@@ -3,12 +3,11 @@
 
 use alloc::boxed::Box;
 
-use super::{
-    Cas, HeldRecord, Intent, OpenWrites, RegisterCall, RegisterEnv, RegisterFlaw, RegisterPurpose, SentRecord,
-};
+use super::{Cas, HeldRecord, Intent, OpenWrites, RegisterCall, RegisterEnv, RegisterPurpose, SentRecord};
 use crate::fault::{Breach, Fault};
 use crate::jitter::jitter;
 use crate::lock::{Answer, Blocked, ErrorClass, Fact, Hopeless, Loss, Release, Report};
+use crate::register::flaw::RegisterFlaw;
 use crate::register::record::{Entry, Revision};
 use crate::register::request::Reply;
 use crate::time::Instant;

@@ -7,7 +7,7 @@ use std::hash::RandomState;
 
 use super::world::{RegisterMove, SearchPlan, World};
 use crate::jitter::mix;
-use crate::register::lock::RegisterFlaw;
+use crate::register::flaw::RegisterFlaw;
 
 /// One holder, and one that takes over if the holder seems dead.
 const TAKEOVER: SearchPlan = SearchPlan {

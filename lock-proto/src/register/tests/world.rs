@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use crate::register::lock::RegisterFlaw;
+use crate::register::flaw::RegisterFlaw;
 use crate::register::{Client, Config, Entry, Output, Record, Reply, Request, Revision};
 use crate::{Acquire, Backoff, CallId, ClientId, Drift, Event, Fault, Instant, LockClient as _, LockId, Machine as _};
 
