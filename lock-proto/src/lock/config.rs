@@ -72,7 +72,8 @@ impl<T> Config<T> {
 
     /// How long a server may be silent while requests are in flight before the client drops its
     /// connection. Default: 500 ms on Redis, 1 s on etcd; 2 s on ZooKeeper, and at most half of the
-    /// validity.
+    /// validity. On a register, how long one request may take: 1 s, at most a fifth of the TTL for
+    /// a renewal.
     pub const fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
         self

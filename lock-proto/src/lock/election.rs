@@ -60,15 +60,16 @@ pub struct QueryId {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Leader {
-    /// Its key: on etcd `name/<lease id>`, on ZooKeeper the path of its node.
+    /// Its key: on etcd `name/<lease id>`, on ZooKeeper the path of its node, on a register the key of
+    /// the election.
     pub key: Bytes,
     /// The value it proclaims.
     pub value: Bytes,
     /// The revision of etcd, or the transaction id (`czxid`) of ZooKeeper, at which its key was
-    /// created.
+    /// created. On a register, the fence of its record.
     pub create_revision: i64,
     /// The revision of etcd, or the transaction id (`mzxid`) of ZooKeeper, at which its value was
-    /// proclaimed.
+    /// proclaimed. On a register, the version of its record, which grows with each renewal.
     pub mod_revision: i64,
 }
 

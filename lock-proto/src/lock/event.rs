@@ -51,7 +51,7 @@ pub enum Event {
     Released(Release),
     /// The answer to `proclaim`: the value was stored at this revision.
     Proclaimed {
-        /// The revision of etcd, or the `mzxid` of ZooKeeper.
+        /// The revision of etcd, the `mzxid` of ZooKeeper, or the version of a register's record.
         revision: i64,
     },
     /// A `proclaim` was not confirmed in time. The store may or may not have the value.

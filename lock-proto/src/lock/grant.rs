@@ -43,7 +43,10 @@ impl fmt::Display for Token {
 ///   server that grants next is `fence_block` (a setting) and 16 µs past the time of the last
 ///   grant.
 ///
-/// They may shrink if the clock was set back and the counter, then ahead of the clock, is lost: see
+/// On a register the token is the time of day of the host at the grant in ms, or more if an earlier
+/// one was higher, times 1 024, plus the number of the local hand-over.
+///
+/// Those of Redis may shrink if the clock was set back and the counter, then ahead of the clock, is lost: see
 /// [`Grant::fence_ahead_ms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub(crate) u64);
@@ -84,8 +87,9 @@ pub struct Grant {
     /// The fencing token; `None` for a quorum, or if fencing is off.
     pub fence: Option<Fence>,
     /// How far the fence counter is ahead of the server's clock, in whole ms: 0, unless the clock
-    /// was set back. Tokens grow as long as the counter exists. If it is lost before the clock has
-    /// caught up, they shrink by this much.
+    /// was set back. On a register, ahead of the host's clock, if that is more than a minute. Tokens
+    /// grow as long as the counter exists. If it is lost before the clock has caught up, they shrink
+    /// by this much.
     pub fence_ahead_ms: u32,
     /// The TTL of the key.
     pub ttl: Duration,

@@ -120,7 +120,7 @@ impl Config {
     /// Returns for how long another client must have seen a record before it may be replaced.
     // RG1
     pub(super) fn takeover_after(&self, ttl: Duration) -> Duration {
-        ttl + (ttl - self.drift.validity(ttl))
+        ttl.saturating_add(ttl - self.drift.validity(ttl))
     }
 
     /// Returns how old a record certainly is, if the store tells.

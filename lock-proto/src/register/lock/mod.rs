@@ -221,8 +221,7 @@ impl Store for Cas {
         }
         if self.frees.is_some_and(|until| until <= env.now) {
             // Other clients need not wait any longer.
-            self.open = None;
-            self.freed(env, Release::Unknown);
+            self.give_up(env);
         }
         self.proceed(env);
     }
@@ -263,7 +262,7 @@ impl Store for Cas {
 impl Cas {
     /// Contends for this waiter, or for nobody.
     fn contend(&mut self, env: &mut RegisterEnv, head: Option<Waiter<Stake>>) {
-        if self.is_over() {
+        if self.known == Known::default() {
             self.known = env.shared.memory.take(&self.key);
         }
         let before = mem::replace(&mut self.head, head);
@@ -374,8 +373,16 @@ impl Cas {
             // U1
             let is_own = release.in_time && matches!(outcome, Release::Expired | Release::Taken);
             let outcome = if is_own { Release::Released } else { outcome };
-            env.report(Fact::Released(release.id, outcome, Box::default()));
+            let has_failed = outcome == Release::Unknown && self.has_failed();
+            let answers = if has_failed { self.answers() } else { Box::default() };
+            env.report(Fact::Released(release.id, outcome, answers));
         }
+    }
+
+    /// The record is left to its TTL.
+    fn give_up(&mut self, env: &mut RegisterEnv) {
+        self.open = None;
+        self.freed(env, Release::Unknown);
     }
 
     /// Changes the value of the holder.

@@ -190,6 +190,10 @@ impl Cas {
             }
             return self.retry_later(env);
         }
+        if self.frees.is_some() && is_refused {
+            // U1
+            return self.give_up(env);
+        }
         if self.frees.is_some() || self.head.is_none() {
             return self.retry_later(env);
         }

@@ -415,6 +415,56 @@ fn silent_store_stops_no_shutdown_and_leaves_no_machine() {
 }
 
 #[test]
+fn refused_release_is_unknown_at_once() {
+    // U1
+    let mut desk = Desk::new();
+    let lock = desk.acquire(Wait::Forever);
+    desk.granted(lock);
+    desk.client.release(desk.now, lock).unwrap();
+    let (call, _) = desk.next_request().unwrap();
+    desk.reply(call, &Reply::Rejected(ServerError { class: ErrorClass::Refused, text: "read-only".into() }));
+    assert!(matches!(desk.event(), Some(Event::NotReleased(_))));
+    assert_eq!(desk.event(), Some(Event::Released(Release::Unknown)));
+    assert!(desk.client.is_idle());
+}
+
+/// What a store returns is not trusted.
+#[test]
+fn records_of_any_numbers_are_harmless() {
+    // RG0
+    let record = |held| Record { version: u64::MAX, fence: u64::MAX, ttl: Duration::MAX, ..others(held) };
+    let mut desk = Desk::new();
+    desk.write(record(true));
+    let lock = desk.acquire(Wait::Forever);
+    while desk.event().is_some() {}
+    desk.later(Duration::from_secs(1_000_000));
+    while desk.event().is_some() {}
+    desk.write(record(false));
+    desk.later(Duration::from_secs(1));
+    desk.granted(lock);
+    assert_eq!(desk.released(lock), Some(Event::Released(Release::Released)));
+}
+
+#[test]
+fn memory_is_bounded() {
+    // RG1
+    let mut desk = Desk::new();
+    for n in 0..1_100 {
+        desk.register = None;
+        let lock = desk.client.acquire(desk.now, &Acquire::new(std::format!("{n}"))).unwrap();
+        desk.granted(lock);
+        desk.released(lock);
+    }
+    let before = desk.made.0;
+    for n in [1_099, 0] {
+        let lock = desk.client.acquire(desk.now, &Acquire::new(std::format!("{n}"))).unwrap();
+        desk.granted(lock);
+        desk.released(lock);
+    }
+    assert_eq!(desk.made.0 - before, 1, "the oldest was forgotten");
+}
+
+#[test]
 fn ping_reads_one_key() {
     let mut desk = Desk::new();
     desk.client.ping(desk.now).unwrap();
