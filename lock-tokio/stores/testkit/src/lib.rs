@@ -14,17 +14,21 @@
 //! Like those of `lock_testkit`, these servers panic with a clear message when they do not start:
 //! the test fails, it is never skipped.
 //!
+//! [`check_register`] checks what every store with compare-and-set does.
+//!
 //! Programs are found in the path, and those of Postgres also where Debian puts them. The
 //! environment variables `POSTGRES_BIN` and `MARIADB_BIN` name the folder of another version.
 //! Started by root, a server runs as an unprivileged user: as its own if that exists, else as
 //! `nobody`.
 
 mod account;
+mod check;
 mod database;
 mod mariadb;
 mod postgres;
 mod program;
 
+pub use check::{Traits, both, check_register, read, record, write};
 pub use database::Database;
 pub use mariadb::MariaDb;
 pub use postgres::{Postgres, PostgresBuilder};
