@@ -119,8 +119,8 @@ stores: servers ## Clippy and tests of what runs on databases: Postgres, SQLite,
 	$(CARGO) test $(STORES) --target-dir target --workspace
 
 .PHONY: test-stores
-test-stores: stores ## The same, and on MariaDB, which is installed.
-	@.ci/install mariadbd my_print_defaults
+test-stores: stores ## The same, and on MariaDB and behind PgBouncer, which are installed.
+	@.ci/install mariadbd my_print_defaults pgbouncer
 	$(CARGO) test $(STORES) --target-dir target --workspace --all-features -- --include-ignored
 
 .PHONY: corpus

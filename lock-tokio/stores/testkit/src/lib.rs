@@ -25,10 +25,12 @@ mod account;
 mod check;
 mod database;
 mod mariadb;
+mod pgbouncer;
 mod postgres;
 mod program;
 
 pub use check::{Traits, both, check_register, read, record, write};
 pub use database::Database;
 pub use mariadb::MariaDb;
+pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresBuilder};
