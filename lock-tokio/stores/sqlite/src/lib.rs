@@ -1,0 +1,115 @@
+//! Locks and elections between the processes of one machine, on a file of SQLite.
+//!
+//! ```
+//! use lock_driver::register::Register as _;
+//! use lock_sqlite::SqliteRegister;
+//!
+//! # async fn example() -> Result<(), lock_driver::register::RegisterError> {
+//! let register = SqliteRegister::new("sqlite:///var/lib/app/locks.db")?;
+//! assert!(register.read(b"invoice:42").await?.is_none());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The file must be on a file system of this machine: over a network, the locks of SQLite do not
+//! work. It may be one that the program uses for other tables.
+//!
+//! A missing file is created, in WAL mode with `synchronous = NORMAL`: what a power failure may
+//! undo are locks of processes that it ended, too. The mode of a file that exists is left as it is:
+//! both work. So is a table `lock_register` created. A file that was removed or replaced is noticed
+//! at the next request, but locks that were held in it are gone: keep it out of folders that are
+//! swept.
+//!
+//! Requests run on a thread, because SQLite blocks. It ends when the store is dropped.
+
+mod database;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread;
+
+use futures_channel::oneshot;
+use lock_driver::register::{Register, RegisterError};
+use lock_proto::register::{Entry, Record, Revision};
+
+use database::Database;
+
+/// Requests that wait for the thread.
+const MAX_REQUESTS: usize = 256;
+
+type Job = Box<dyn FnOnce(&mut Database) + Send>;
+
+/// A file of SQLite as a store for locks.
+#[derive(Debug)]
+pub struct SqliteRegister {
+    jobs: SyncSender<Job>,
+}
+
+impl SqliteRegister {
+    /// Creates a store from a URL: `sqlite:///absolute/path` or `sqlite://relative/path`, with `%25`
+    /// for a percent sign. The file is opened at the first request.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::Refused`] if the URL is invalid.
+    pub fn new(url: &str) -> Result<Self, RegisterError> {
+        let path = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()).and_then(decode);
+        Self::open(path.ok_or_else(|| RegisterError::refused("invalid URL of SQLite: expected sqlite:///path"))?)
+    }
+
+    /// Creates a store from the path of a file.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::Refused`] if the database would be in memory, and [`RegisterError::NotSent`]
+    /// if there is no thread to be had.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, RegisterError> {
+        let path = path.into();
+        if path.as_os_str().is_empty() || path.as_os_str() == ":memory:" {
+            return Err(RegisterError::refused("a database in memory locks nothing: name a file"));
+        }
+        let (sender, jobs) = sync_channel::<Job>(MAX_REQUESTS);
+        let mut database = Database::new(path);
+        let work = move || jobs.iter().for_each(|job| job(&mut database));
+        let thread = thread::Builder::new().name("lock-sqlite".into()).spawn(work);
+        thread.map_err(RegisterError::not_sent)?;
+        Ok(Self { jobs: sender })
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(&mut Database) -> Result<T, RegisterError> + Send + 'static,
+    ) -> Result<T, RegisterError> {
+        let (sender, reply) = oneshot::channel();
+        let job = Box::new(move |database: &mut Database| drop(sender.send(request(database))));
+        self.jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => RegisterError::not_sent("the file is too slow: 256 requests wait"),
+            TrySendError::Disconnected(_) => RegisterError::not_sent("the thread of the file has ended"),
+        })?;
+        reply.await.map_err(|_| RegisterError::unknown("the thread of the file has ended"))?
+    }
+}
+
+impl Register for SqliteRegister {
+    async fn read(&self, key: &[u8]) -> Result<Option<Entry>, RegisterError> {
+        let key = key.to_vec();
+        self.call(move |database| database.read(&key)).await
+    }
+
+    async fn write(&self, key: &[u8], record: &Record, expected: Option<&Entry>) -> Result<Revision, RegisterError> {
+        let (key, record, expected) = (key.to_vec(), record.clone(), expected.map(|entry| entry.record.clone()));
+        self.call(move |database| database.write(&key, &record, expected.as_ref())).await
+    }
+}
+
+/// Decodes `%20` and the like; `None` if that is no UTF-8, or there are parameters.
+fn decode(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok().filter(|_| !text.contains('?'))
+}
