@@ -1,5 +1,7 @@
 //! What an error of Postgres says about a request.
 
+use std::io;
+
 use lock_driver::register::RegisterError;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
@@ -14,6 +16,14 @@ pub(crate) fn is_read_only(error: &Error) -> bool {
 /// Whether another transaction has kept the row for too long.
 pub(crate) fn is_locked(error: &Error) -> bool {
     error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+}
+
+/// Whether a connection was refused for something that lasts until somebody mends it: a login, or a
+/// certificate.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    let tls = source.and_then(io::Error::get_ref).and_then(|source| source.downcast_ref::<rustls::Error>());
+    matches!(tls, Some(rustls::Error::InvalidCertificate(_))) || matches!(classify(error), RegisterError::Refused(_))
 }
 
 /// Only states that prove it mean that nothing was written. Others may come from a proxy, or, as

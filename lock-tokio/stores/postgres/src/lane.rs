@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Error, Row};
 
-use crate::error::{classify, is_read_only, text};
+use crate::error::{is_read_only, is_refusal, text};
 use crate::url::Server;
 
 const BACKOFF: Duration = Duration::from_millis(20);
@@ -190,7 +190,7 @@ async fn connect(
                 };
                 return Ok((Arc::new(backend), tokio::spawn(drive(connection, heard.clone()))));
             }
-            Ok(Err(error)) => (text(&error), matches!(classify(&error), RegisterError::Refused(_))),
+            Ok(Err(error)) => (text(&error), is_refusal(&error)),
             Err(_) => (format!("no answer within {limit:?}"), false),
         };
         errors.push((format!("{name}: {}", error.0), error.1));

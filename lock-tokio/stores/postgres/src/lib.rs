@@ -76,24 +76,21 @@ const READ: &str = "SELECT record, (extract(epoch FROM clock_timestamp() - writt
     FROM lock_register WHERE name = $1";
 
 // `set_config` lasts until the end of the transaction, which is that of the statement: a setting of
-// the session would be another client's behind a pooler. Materialized, so that it runs before the
-// row is locked.
-const CREATE: &str = "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', $5, true) AS set) \
-    INSERT INTO lock_register (name, version, writer, record, written) \
-    SELECT $1, $2, $3, $4, clock_timestamp() FROM patience WHERE set <> '' \
+// the session would be another client's behind a pooler. As a condition it is evaluated before the
+// row is locked; as a common table expression it would take half as much time again.
+const CREATE: &str = "INSERT INTO lock_register (name, version, writer, record, written) \
+    SELECT $1, $2, $3, $4, clock_timestamp() WHERE set_config('lock_timeout', $5, true) <> '' \
     ON CONFLICT (name) DO NOTHING RETURNING false";
 
 // RG0
-const UPDATE: &str = "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', $5, true) AS set) \
-    UPDATE lock_register r SET version = $2, writer = $3, record = $4, written = clock_timestamp() \
-    FROM patience WHERE set <> '' AND r.name = $1 AND r.version = $6 AND r.writer = $7 \
-    RETURNING coalesce(r.awaited > clock_timestamp(), false)";
+const UPDATE: &str = "UPDATE lock_register SET version = $2, writer = $3, record = $4, written = clock_timestamp() \
+    WHERE name = $1 AND version = $6 AND writer = $7 AND set_config('lock_timeout', $5, true) <> '' \
+    RETURNING awaited > clock_timestamp()";
 
 /// Marks a row as awaited for a minute, unless somebody has done so within half of that.
-const MARK: &str = "WITH patience AS MATERIALIZED (SELECT set_config('lock_timeout', $4, true) AS set) \
-    UPDATE lock_register r SET awaited = clock_timestamp() + interval '60 s' \
-    FROM patience WHERE set <> '' AND r.name = $1 AND r.version = $2 AND r.writer = $3 \
-    AND coalesce(r.awaited < clock_timestamp() + interval '30 s', true)";
+const MARK: &str = "UPDATE lock_register SET awaited = clock_timestamp() + interval '60 s' \
+    WHERE name = $1 AND version = $2 AND writer = $3 AND set_config('lock_timeout', $4, true) <> '' \
+    AND coalesce(awaited < clock_timestamp() + interval '30 s', true)";
 const MARK_INTERVAL: Duration = Duration::from_secs(30);
 
 const NOTIFY: &str = "SELECT pg_notify('lock_register', $1)";
@@ -244,7 +241,7 @@ impl Register for PostgresRegister {
         let sql = if expected.is_some() { UPDATE } else { CREATE };
         let rows = self.write_row(sql, parameters).await?;
         let row = rows.first().ok_or(RegisterError::Conflict)?;
-        let is_awaited = row.try_get(0).unwrap_or(false);
+        let is_awaited = matches!(row.try_get(0), Ok(Some(true)));
         let is_news = !record.held || expected.is_some_and(|entry| entry.record.value != record.value);
         if is_awaited && is_news {
             // A statement of its own, so that the lock of notifications is not part of the write. One
