@@ -25,7 +25,7 @@ async fn main() {
             "CREATE TABLE bare (name bytea PRIMARY KEY, value bytea NOT NULL) WITH (fillfactor = 50); \
              INSERT INTO bare VALUES ('k', '')",
         );
-        let store = PostgresRegister::new(&postgres.url()).expect("a URL");
+        let store = PostgresRegister::from_url(&postgres.url()).expect("a URL");
         let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.expect("a connection");
         tokio::spawn(connection);
         let mut entry = None;

@@ -5,7 +5,7 @@
 //! use lock_postgres::PostgresRegister;
 //!
 //! # async fn example() -> Result<(), lock_driver::register::RegisterError> {
-//! let register = PostgresRegister::new("postgres://app@db.example/app")?;
+//! let register = PostgresRegister::from_url("postgres://app@db.example/app")?;
 //! // Once, by whoever may create tables; or with a migration that runs `CREATE_TABLE`.
 //! register.create_table().await?;
 //! assert!(register.read(b"invoice:42").await?.is_none());
@@ -122,7 +122,7 @@ impl PostgresRegister {
     /// # Errors
     ///
     /// [`RegisterError::Refused`] if the URL is invalid.
-    pub fn new(url: &str) -> Result<Self, RegisterError> {
+    pub fn from_url(url: &str) -> Result<Self, RegisterError> {
         let timeout = Duration::from_secs(3);
         let servers = url::parse(url, timeout)?.into();
         Ok(Self { servers, timeout, main: OnceLock::new(), side: OnceLock::new() })

@@ -18,7 +18,7 @@ async fn is_a_register_behind_a_pooler() {
     postgres.sql(CREATE_TABLE);
     for connections in [1, 3] {
         let pooler = PgBouncer::start(&postgres, connections);
-        let store = || PostgresRegister::new(&pooler.url()).expect("a URL");
+        let store = || PostgresRegister::from_url(&pooler.url()).expect("a URL");
         let traits = Traits { age: true, changed: false };
         check_register(&store(), &store(), traits, async |key, bytes| {
             let key = hex(key);
@@ -42,7 +42,7 @@ async fn pooler_that_swallows_notifications_is_noticed() {
     postgres.sql(CREATE_TABLE);
     for connections in [1, 3] {
         let pooler = PgBouncer::start(&postgres, connections);
-        let store = || PostgresRegister::new(&pooler.url()).expect("a URL");
+        let store = || PostgresRegister::from_url(&pooler.url()).expect("a URL");
         let (holder, waiter) = (store(), store());
         postgres.sql("TRUNCATE lock_register");
         write(&holder, b"a", &record(1, 1), None).await;

@@ -18,7 +18,7 @@ fn server() -> Postgres {
 }
 
 fn store(url: &str) -> PostgresRegister {
-    PostgresRegister::new(url).expect("a URL")
+    PostgresRegister::from_url(url).expect("a URL")
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -220,7 +220,7 @@ async fn insertion_of_another_transaction_stalls_no_other() {
 #[tokio::test]
 async fn locked_table_collects_neither_connections_nor_statements() {
     let postgres = server();
-    let store = PostgresRegister::new(&postgres.url()).expect("a URL").timeout(Duration::from_millis(50));
+    let store = PostgresRegister::from_url(&postgres.url()).expect("a URL").timeout(Duration::from_millis(50));
     write(&store, b"a", &record(1, 1), None).await;
     let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.expect("a connection");
     let connection = tokio::spawn(connection);
@@ -271,7 +271,7 @@ async fn stopped_server_keeps_nobody_from_the_next() {
     let (stopped, other) = (server(), server());
     stopped.pause();
     let url = format!("postgres://postgres@{},{}/postgres", stopped.address(), other.address());
-    let store = PostgresRegister::new(&url).expect("a URL").timeout(Duration::from_millis(300));
+    let store = PostgresRegister::from_url(&url).expect("a URL").timeout(Duration::from_millis(300));
     write(&store, b"a", &record(1, 1), None).await;
     assert_eq!(other.sql("SELECT count(*) FROM lock_register"), "1");
 }

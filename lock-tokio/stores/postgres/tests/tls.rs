@@ -44,7 +44,7 @@ async fn certificates_are_verified_as_asked() {
         (&by_address, format!("sslmode=verify-ca&sslrootcert={ca}"), "not valid for name"),
         (&host, "sslmode=require&sslrootcert=/missing".into(), "/missing"),
     ] {
-        let store = PostgresRegister::new(&format!("postgres://app@{host}/postgres?{query}")).expect("a URL");
+        let store = PostgresRegister::from_url(&format!("postgres://app@{host}/postgres?{query}")).expect("a URL");
         let result = store.read(b"k").await;
         match says {
             "" => assert_eq!(result, Ok(None), "{query}"),

@@ -5,7 +5,7 @@
 //! use lock_sqlite::SqliteRegister;
 //!
 //! # async fn example() -> Result<(), lock_driver::register::RegisterError> {
-//! let register = SqliteRegister::new("sqlite:///var/lib/app/locks.db")?;
+//! let register = SqliteRegister::from_url("sqlite:///var/lib/app/locks.db")?;
 //! assert!(register.read(b"invoice:42").await?.is_none());
 //! # Ok(())
 //! # }
@@ -52,7 +52,7 @@ impl SqliteRegister {
     /// # Errors
     ///
     /// [`RegisterError::Refused`] if the URL is invalid.
-    pub fn new(url: &str) -> Result<Self, RegisterError> {
+    pub fn from_url(url: &str) -> Result<Self, RegisterError> {
         let path = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()).and_then(decode);
         Self::open(path.ok_or_else(|| RegisterError::refused("invalid URL of SQLite: expected sqlite:///path"))?)
     }

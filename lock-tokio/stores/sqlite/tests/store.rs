@@ -63,11 +63,11 @@ async fn file_with_a_rollback_journal_is_a_register() {
 async fn url_names_a_file() {
     let folder = folder();
     let path = folder.path().join("a b");
-    let store = SqliteRegister::new(&format!("sqlite://{}/a%20b", folder.path().display())).expect("a URL");
+    let store = SqliteRegister::from_url(&format!("sqlite://{}/a%20b", folder.path().display())).expect("a URL");
     assert_eq!(store.read(b"k").await, Ok(None));
     assert!(path.exists());
     for url in ["sqlite:", "sqlite://", "sqlite://:memory:", "sqlite:///a?mode=ro", "sqlite:///%f", "/tmp/a"] {
-        let error = SqliteRegister::new(url).expect_err(url);
+        let error = SqliteRegister::from_url(url).expect_err(url);
         assert!(matches!(error, RegisterError::Refused(_)), "{url}: {error}");
     }
 }
