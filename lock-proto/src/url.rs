@@ -296,6 +296,9 @@ pub enum UrlError {
     /// The URL of a unix socket has no path.
     #[error("the URL names no unix socket: redis+unix:///path/of.sock")]
     NoPath,
+    /// The URL of a folder is something else than an absolute path.
+    #[error("the URL of a folder is file:// and an absolute path, without parameters: file:///var/lib/app/locks")]
+    Folder,
     /// The path of the unix socket is too long for the address of a socket.
     #[error(
         "the path of a unix socket must have at most {MAX_SOCKET_PATH} bytes, as the system allows no more; it has {len}"

@@ -229,6 +229,13 @@ fn write_answer(f: &mut dyn fmt::Write, server: &str, answer: &Answer) -> fmt::R
         Answer::Taken(Expiry::Unknown) => write!(f, "{server}: held by another client"),
         Answer::Unreachable(cause @ Cause::Fault(fault)) if cause.is_refusal() => write!(f, "{server}: {fault}"),
         Answer::Unreachable(Cause::Fault(fault)) => write!(f, "{server} is unreachable: {fault}"),
+        // A store of one's own, or a folder, which has no connection.
+        Answer::Unreachable(Cause::Server(error)) if error.class == ErrorClass::Transient => {
+            write!(f, "{server}: {}", error.text)
+        }
+        Answer::Taken(Expiry::UnlessRenewed(left)) => {
+            write!(f, "{server}: held, or its holder has died: free in {:?} unless it is renewed", rounded(*left))
+        }
         Answer::Unreachable(Cause::Server(error)) => write!(f, "{server} rejected the connection: {}", error.text),
         Answer::Unknown(Cause::Fault(fault)) => write!(f, "{server} did not confirm: {fault}"),
         Answer::Unknown(Cause::Server(error)) => write!(f, "{server} did not confirm: {}", error.text),

@@ -1,7 +1,7 @@
 //! The stores of this build, their URLs and drivers.
 
 #![cfg_attr(
-    not(any(feature = "redis", feature = "etcd", feature = "zookeeper")),
+    not(any(feature = "redis", feature = "etcd", feature = "zookeeper", feature = "register")),
     allow(unreachable_code, unused_variables, reason = "a build without any store has no settings")
 )]
 
@@ -151,10 +151,13 @@ stores! {
     Etcd, "etcd", etcd(lock_proto::etcd::Config), "etcd" | "etcds" | "http" | "https", "etcd";
     /// A ZooKeeper ensemble.
     ZooKeeper, "zookeeper", zookeeper(lock_proto::zookeeper::Config), "zk" | "zks", "zookeeper";
+    /// A folder.
+    File, "register", register(crate::register::FileConfig), "file", "register";
 }
 
 /// For messages. Includes the stores that are not built in: their own error names the feature.
-const SCHEMES: &str = "redis://, rediss://, valkey://, valkeys://, redis+unix://, etcd://, etcds://, zk:// or zks://";
+const SCHEMES: &str =
+    "redis://, rediss://, valkey://, valkeys://, redis+unix://, etcd://, etcds://, zk://, zks:// or file://";
 
 impl StoreSettings {
     pub(super) fn parse<I>(urls: I) -> Result<Self, ConnectError>

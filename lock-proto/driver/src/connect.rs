@@ -16,9 +16,9 @@ pub enum ConnectError {
     /// The system gave no random bytes for the client's id.
     #[error("no entropy for the client's id")]
     Entropy(#[source] io::Error),
-    /// An etcd cluster or a ZooKeeper ensemble has one URL.
+    /// An etcd cluster, a ZooKeeper ensemble and a folder have one URL.
     #[error(
-        "an etcd cluster or a ZooKeeper ensemble needs exactly one URL with all its servers, such as etcd://a,b,c or zk://a,b,c"
+        "an etcd cluster, a ZooKeeper ensemble or a folder needs exactly one URL, with all servers of a cluster, such as etcd://a,b,c or zk://a,b,c"
     )]
     SeveralUrls,
     /// The URL needs a store that was not compiled in.
@@ -34,6 +34,9 @@ pub enum ConnectError {
     /// The certificates of a URL with TLS cannot be used.
     #[error("TLS: {0}")]
     Tls(Box<str>),
+    /// The store could not be made: the folder of the locks, or a register of one's own.
+    #[error("the store: {0}")]
+    Store(Box<str>),
     /// There is no runtime to spawn the driver on. A driver with a thread of its own needs none.
     #[error("no runtime to spawn the driver on: call this inside one")]
     NoRuntime,

@@ -69,7 +69,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
-    not(any(feature = "redis", feature = "etcd", feature = "zookeeper")),
+    not(any(feature = "redis", feature = "etcd", feature = "zookeeper", feature = "register")),
     allow(dead_code, unreachable_code, unused_variables, reason = "no driver runs without a store")
 )]
 

@@ -58,7 +58,8 @@ impl Settings {
     ///   `redis://user:password@host:port/database`, the same with `valkey://`, or
     ///   `redis+unix:///path/to/socket`;
     /// * an etcd cluster: `etcd://user:password@host:port,host:port`, or `http://`;
-    /// * a ZooKeeper ensemble: `zk://user:password@host:port,host:port/chroot`.
+    /// * a ZooKeeper ensemble: `zk://user:password@host:port,host:port/chroot`;
+    /// * a folder, for the processes of one machine: `file:///path`.
     ///
     /// With TLS `rediss://`, `valkeys://`, `etcds://`, `https://` and `zks://`, see
     /// [`Tls`](lock_proto::Tls) for their parameters.

@@ -117,6 +117,14 @@ pub struct ServerError {
     pub text: Box<str>,
 }
 
+impl ServerError {
+    /// Creates an error from a message, which is made printable and cut to 200 bytes.
+    #[must_use]
+    pub fn new(class: ErrorClass, text: &str) -> Self {
+        Self { class, text: printable(text, "") }
+    }
+}
+
 /// Meaning of a server error for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]

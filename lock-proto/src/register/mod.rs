@@ -62,6 +62,7 @@ mod request;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "tests")]
 mod tests;
+mod url;
 
 pub use client::{Client, Locks};
 pub use config::{Config, RegisterSettings};
@@ -69,3 +70,4 @@ pub use lock::{Cas, RegisterLock, RegisterShared, Stake};
 pub use output::Output;
 pub use record::{Entry, MAX_LABEL, MAX_REVISION, NoRecord, Record, Revision, Writer};
 pub use request::{Reply, Request};
+pub use url::parse_folder;

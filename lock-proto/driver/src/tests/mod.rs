@@ -9,6 +9,8 @@ mod files;
 mod hold;
 mod logs;
 mod panics;
+#[cfg(feature = "register")]
+mod register;
 mod threads;
 mod world;
 
