@@ -52,11 +52,11 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(STORES) --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	@# All combinations: .github/workflows/ci.yml.
-	for features in '' redis,etcd,zookeeper; do \
+	for features in '' redis,etcd,zookeeper register; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
 	done
 	$(CARGO) clippy -p lock-driver --no-default-features -- -D warnings
-	for features in redis etcd zookeeper,tls; do \
+	for features in redis etcd register zookeeper,tls; do \
 		$(CARGO) clippy -p lock-driver -p lock-tokio -p lock-smol --no-default-features --features "$$features" -- -D warnings; \
 	done
 	.ci/check-lines

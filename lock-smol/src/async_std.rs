@@ -23,6 +23,8 @@ use lock_driver::{Client, ConnectError, Settings, start_or_error};
 use crate::connect::start_reactor;
 pub use crate::connect::{connect, connect_quorum, connect_with};
 use crate::host::Smol;
+#[cfg(feature = "register")]
+pub use crate::register::{connect_register, connect_register_with};
 
 /// As [`connect_with`], with the driver as a task of async-std's executor instead of a thread.
 ///

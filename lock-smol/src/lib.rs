@@ -64,6 +64,8 @@
 //! * `redis` (default): Redis and Valkey.
 //! * `etcd`: etcd. Brings HTTP/2 and gRPC.
 //! * `zookeeper`: ZooKeeper, by `zk://host1:2181,host2:2181/chroot`.
+//! * `register` (default): a folder, for the processes of one machine, by `file:///path`; and any store
+//!   with compare-and-set, by [`connect_register`].
 //! * `tls`: TLS by rustls, with ring. `tls-aws-lc-rs`: with aws-lc-rs. `tls-platform-roots`: uses
 //!   the platform's trust store if a URL names no `ca`.
 //! * `async-std`: the module `async_std`, with the same API for that runtime. It is discontinued
@@ -76,6 +78,8 @@
 pub mod async_std;
 mod connect;
 mod host;
+#[cfg(feature = "register")]
+pub mod register;
 mod stream;
 
 pub use connect::{connect, connect_on_runtime, connect_quorum, connect_with};
@@ -93,6 +97,8 @@ pub use lock_driver::{OwnerNodeError, OwnerNodeExt};
 pub use lock_driver::{config, errors};
 pub use lock_proto;
 pub use lock_proto::{ClientId, ElectionEvent, Fence, Leader, Loss, Release, Renew, Token};
+#[cfg(feature = "register")]
+pub use register::{connect_register, connect_register_with};
 pub use stream::Stream;
 
 // The same without the name of their module.

@@ -31,3 +31,5 @@
 //! stop it from another thread, with [`Observer::lost_blocking`](crate::Observer::lost_blocking).
 
 pub use crate::connect::{connect, connect_quorum, connect_with};
+#[cfg(feature = "register")]
+pub use crate::register::{connect_register, connect_register_with};

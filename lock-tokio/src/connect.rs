@@ -50,15 +50,15 @@ where
 /// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system
 /// has no random numbers, no thread or no sockets for the driver.
 pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
-    let own = OwnRuntime(Some(new_runtime().map_err(ConnectError::Thread)?));
-    connect_on_thread(Tokio::new(), settings, move |driver| {
-        own.0.as_ref().map_or((), |runtime| runtime.block_on(driver))
-    })
+    connect_on_thread(Tokio::new(), settings, own_runtime()?)
 }
 
-/// With the feature `signal`, tokio reports a lack of descriptors by a panic.
-fn new_runtime() -> io::Result<Runtime> {
-    start_or_error(|| Builder::new_current_thread().enable_all().build())?
+/// Returns what runs a driver on its thread.
+pub(crate) fn own_runtime<F: Future<Output = ()>>() -> Result<impl FnOnce(F) + Send + 'static, ConnectError> {
+    // With the feature `signal`, tokio reports a lack of descriptors by a panic.
+    let runtime = start_or_error(|| Builder::new_current_thread().enable_all().build()).flatten();
+    let own = OwnRuntime(Some(runtime.map_err(ConnectError::Thread)?));
+    Ok(move |driver| own.0.as_ref().map_or((), |runtime| runtime.block_on(driver)))
 }
 
 /// The runtime of a driver's thread. Its drop does not wait for a name server or a file system that
