@@ -30,6 +30,7 @@ pub mod redis;
 pub mod runtime_faults;
 mod server;
 pub mod shared;
+pub mod stores;
 mod task;
 pub mod zookeeper;
 
