@@ -8,6 +8,8 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
@@ -249,6 +251,34 @@ pub(crate) fn invalid_option(error: ConfigError) -> Usage {
 
 /// The usual default of `--backend`: a Redis server on this machine.
 pub(crate) const DEFAULT_BACKEND: &str = "redis://127.0.0.1:6379";
+/// Says where the locks are if nobody has said it.
+pub(crate) fn folder_notice(folder: &Path) -> String {
+    format!("no --backend is given: the locks are in {}, for this machine and user alone", folder.display())
+}
+
+/// The folder for the locks of this user on this machine. Not the one of the session, which a job of
+/// cron does not have, and which is deleted with the session.
+///
+/// # Errors
+///
+/// The environment names no home, or the folder is another user's.
+pub(crate) fn folder_of_user() -> Result<PathBuf, Usage> {
+    let folder = folder_in(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
+        .ok_or_else(|| Usage("neither HOME nor XDG_STATE_HOME is set: give --backend".into()))?;
+    // Root's files in the folder of a user would be in the user's way.
+    let owner = std::fs::metadata(&folder).map(|metadata| metadata.uid());
+    if owner.is_ok_and(|owner| owner != rustix::process::geteuid().as_raw()) {
+        return usage(format!("{} belongs to another user: give --backend", folder.display()));
+    }
+    Ok(folder)
+}
+
+fn folder_in(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+    let state = state.and_then(absolute).or_else(|| Some(home.and_then(absolute)?.join(".local/state")))?;
+    Some(state.join("lock-proto"))
+}
+
 /// Name of the variable with another default.
 const BACKEND_VARIABLE: &str = "LOCK_BACKEND";
 
@@ -267,17 +297,26 @@ pub(crate) fn backends_or_default(
     environment: Option<&OsStr>,
     default: &str,
 ) -> Result<Vec<String>, Usage> {
+    Ok(backends(given, environment)?.unwrap_or_else(|| vec![default.to_owned()]))
+}
+
+/// The backends that were given, else those of `LOCK_BACKEND`.
+///
+/// # Errors
+///
+/// `LOCK_BACKEND` is not UTF-8, or has an invalid URL.
+pub(crate) fn backends(given: Vec<String>, environment: Option<&OsStr>) -> Result<Option<Vec<String>>, Usage> {
     if !given.is_empty() {
-        return Ok(given);
+        return Ok(Some(given));
     }
     let list = environment.map(|list| text(BACKEND_VARIABLE, list)).transpose()?.unwrap_or_default();
     let urls: Vec<String> = list.split_whitespace().map(str::to_owned).collect();
     if urls.is_empty() {
-        return Ok(vec![default.to_owned()]);
+        return Ok(None);
     }
     // Here, as later errors name `--backend`.
     let _checked = Settings::parse(&urls).map_err(|error| Usage(format!("{BACKEND_VARIABLE}: {error}")))?;
-    Ok(urls)
+    Ok(Some(urls))
 }
 
 impl From<clap::Error> for Usage {
@@ -307,6 +346,19 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+
+    #[test]
+    fn folder_is_that_of_state() {
+        let folder = |state: &str, home: &str| {
+            let of = |text: &str| Some(OsString::from(text)).filter(|text| !text.is_empty());
+            folder_in(of(state), of(home)).map(|path| path.display().to_string())
+        };
+        assert_eq!(folder("/state", "/home/a").as_deref(), Some("/state/lock-proto"));
+        assert_eq!(folder("", "/home/a").as_deref(), Some("/home/a/.local/state/lock-proto"));
+        // A relative path counts as unset, as the specification of these variables says.
+        assert_eq!(folder("state", "/home/a").as_deref(), Some("/home/a/.local/state/lock-proto"));
+        assert_eq!(folder("", "home"), None);
+    }
 
     #[test]
     fn durations_are_parsed() {

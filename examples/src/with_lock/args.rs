@@ -6,11 +6,12 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use clap::{Parser, ValueEnum};
 use lock_driver::StoreSettings;
+use lock_driver::register::FileConfig;
 use lock_proto::{Backoff, DEFAULT_TTL, Wait};
 
 use super::child::{self, Parent};
 use crate::cli::args::{
-    self, DEFAULT_BACKEND, Line, WakeMode, backends_or_default, invalid_option, parse_backends, raised_ttl, time,
+    self, Line, WakeMode, backends, folder_notice, folder_of_user, invalid_option, parse_backends, raised_ttl, time,
     with_ttl,
 };
 use crate::cli::runtime::Runtime;
@@ -35,8 +36,9 @@ struct Options {
     /// zk://[user:password@]host[:port][,host[:port]...][/chroot], with ?tick_ms=MS if tickTime of
     /// the servers is more than 3 s. With TLS rediss://, etcds:// and zks://, and the parameters
     /// ?ca=FILE&cert=FILE&key=FILE. A password may also be in a file, ?password_file=FILE, or in
-    /// $LOCK_PASSWORD, which the command inherits, with ?user=NAME for the user
-    /// [default: $LOCK_BACKEND (separated by spaces), else redis://127.0.0.1:6379]
+    /// $LOCK_PASSWORD, which the command inherits, with ?user=NAME for the user. Or once
+    /// file:///PATH, a folder for the processes of this machine
+    /// [default: $LOCK_BACKEND (separated by spaces), else a folder of this user]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 
@@ -49,7 +51,8 @@ struct Options {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = read_wait, default_value = "forever")]
     wait: Wait,
 
-    /// Polling interval while waiting. Redis only: etcd and ZooKeeper notify the next waiter.
+    /// Polling interval while waiting, on Redis and in a folder: etcd and ZooKeeper notify the next
+    /// waiter.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time, default_value = "50ms")]
     poll: Duration,
 
@@ -79,6 +82,9 @@ Environment of the command:
   LOCK_NAME, LOCK_TOKEN          the lock and the token of this hold
   LOCK_FENCE                     the fencing token (not with a quorum)
   ETCD_LOCK_KEY, ETCD_LOCK_REV   etcd: the key of the lock and its revision, as in etcdctl lock
+
+Without --backend the locks are in $XDG_STATE_HOME/lock-proto, else in ~/.local/state/lock-proto, for
+the processes of this user on this machine. If a process is killed, others get its lock at once.
 
 Without a command, prints `held NAME fence=N ttl=MS` (fence=- without a token) and holds the lock
 until a signal. If it is lost, prints `lost NAME CAUSE` and exits with 76. CAUSE is
@@ -218,9 +224,16 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     if command.is_none() && ends_with_dashes {
         return usage("no command after --");
     }
-    let backends = backends_or_default(options.backends, default_backends, DEFAULT_BACKEND)?;
-    let (settings, ttl) = with_ttl(parse_backends(&backends)?, options.ttl.unwrap_or(DEFAULT_TTL))?;
-    let notice = raised_ttl(&settings, options.ttl, ttl);
+    let (settings, notice) = match backends(options.backends, default_backends)? {
+        Some(urls) => (parse_backends(&urls)?, None),
+        None => {
+            let folder = folder_of_user()?;
+            let notice = folder_notice(&folder);
+            (StoreSettings::File(FileConfig::new(folder)), Some(notice))
+        }
+    };
+    let (settings, ttl) = with_ttl(settings, options.ttl.unwrap_or(DEFAULT_TTL))?;
+    let notice = notice.or_else(|| raised_ttl(&settings, options.ttl, ttl));
     let grace = match options.grace {
         Grace::Time(time) => time,
         Grace::Fraction(divisor) => ttl / divisor,
@@ -235,6 +248,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
             let config = config.poll(Backoff::fixed(options.poll)).wake(options.wake.into()).quarantine(quarantine);
             config.check().map_err(invalid_option)?;
             StoreSettings::Redis(config)
+        }
+        StoreSettings::File(mut file) => {
+            file.config = file.config.poll(Backoff::fixed(options.poll));
+            file.config.check().map_err(invalid_option)?;
+            StoreSettings::File(file)
         }
         other @ (StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_) | _) => other,
     };

@@ -22,9 +22,15 @@ fn defaults_match_contract() {
     assert_eq!((args.ttl, args.wait), (Duration::from_secs(10), Wait::Forever));
     assert_eq!(args.command, None);
     assert_eq!(args.grace, Duration::from_secs(10) / 3);
+    assert_eq!(args.runtime, Some(Runtime::Tokio));
+    let StoreSettings::File(file) = args.settings else { panic!("{:?}", args.settings) };
+    assert!(file.folder.ends_with("lock-proto"), "{file:?}");
+    let notice = args.notice.unwrap();
+    assert!(notice.contains("no --backend") && notice.contains("/lock-proto"), "{notice}");
+    let args = run(&["--backend", "redis://127.0.0.1:6379", "job"]);
     let config = lock_proto::redis::Config::parse("redis://127.0.0.1:6379").unwrap();
     let config = config.poll(Backoff::fixed(Duration::from_millis(50))).wake(Wake::Notify);
-    assert_eq!((args.runtime, args.settings), (Some(Runtime::Tokio), StoreSettings::Redis(config)));
+    assert_eq!((args.notice, args.settings), (None, StoreSettings::Redis(config)));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod command;
 mod etcd;
 mod exclusion;
+mod folder;
 mod harness;
 #[path = "../kit/mod.rs"]
 mod kit;
