@@ -1,14 +1,12 @@
 //! Locks and elections on a table of Postgres.
 //!
 //! ```no_run
-//! use lock_driver::register::Register as _;
-//! use lock_postgres::PostgresRegister;
-//!
-//! # async fn example() -> Result<(), lock_driver::register::RegisterError> {
-//! let register = PostgresRegister::from_url("postgres://app@db.example/app")?;
-//! // Once, by whoever may create tables; or with a migration that runs `CREATE_TABLE`.
-//! register.create_table().await?;
-//! assert!(register.read(b"invoice:42").await?.is_none());
+//! # async fn pay_invoice() {}
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = lock_postgres::connect("postgres://app@db.example/app")?;
+//! let guard = client.lock("invoice:42").acquire().await?;
+//! // Cancels the work if the lock is lost, and releases the lock at the end.
+//! guard.protect(pay_invoice()).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -47,7 +45,9 @@ use std::time::Duration;
 
 use lock_driver::random_identity;
 use lock_driver::register::{Register, RegisterError};
-use lock_proto::register::{Entry, Record, Revision};
+use lock_proto::register::{Config, Entry, Record, Revision};
+use lock_tokio::register::connect_register_with;
+use lock_tokio::{Client, ConnectError};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{sleep, timeout};
@@ -102,6 +102,27 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 /// How long a notification may take: without one, the connection leads to a pooler.
 const HEARING: Duration = Duration::from_secs(2);
 const HEARING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Returns a client on the table of a URL: see [`PostgresRegister::from_url`].
+///
+/// Nothing is sent before the first request; [`Client::ping`] sends one.
+///
+/// # Errors
+///
+/// The URL is invalid; or the system has no random numbers, or no thread or sockets for the driver.
+pub fn connect(url: &str) -> Result<Client, ConnectError> {
+    connect_with(Config::new(), url)
+}
+
+/// As [`connect`], with settings.
+///
+/// # Errors
+///
+/// As [`connect`]; also if a setting is out of range.
+pub fn connect_with(config: Config, url: &str) -> Result<Client, ConnectError> {
+    let register = PostgresRegister::from_url(url);
+    connect_register_with(config, || register)
+}
 
 /// A table of Postgres as a store for locks.
 ///

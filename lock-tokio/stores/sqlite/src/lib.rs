@@ -1,15 +1,15 @@
 //! Locks and elections between the processes of one machine, on a file of SQLite.
 //!
-//! ```
-//! use lock_driver::register::Register as _;
-//! use lock_sqlite::SqliteRegister;
-//!
-//! # async fn example() -> Result<(), lock_driver::register::RegisterError> {
-//! let register = SqliteRegister::from_url("sqlite:///var/lib/app/locks.db")?;
-//! assert!(register.read(b"invoice:42").await?.is_none());
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = lock_sqlite::connect("sqlite:///var/lib/app/locks.db")?;
+//! let guard = client.lock("import").acquire().await?;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Without the feature `tokio`, which is on by default, a [`SqliteRegister`] runs on other runtimes: give
+//! it to `lock_smol::connect_register`, for example.
 //!
 //! The file must be on a file system of this machine: over a network, the locks of SQLite do not
 //! work. It may be one that the program uses for other tables.
@@ -38,6 +38,32 @@ use database::Database;
 const MAX_REQUESTS: usize = 256;
 
 type Job = Box<dyn FnOnce(&mut Database) + Send>;
+
+/// Returns a client on the file of a URL: see [`SqliteRegister::from_url`].
+///
+/// Nothing is sent before the first request; [`Client::ping`](lock_tokio::Client::ping) sends one.
+///
+/// # Errors
+///
+/// The URL is invalid; or the system has no random numbers, or no thread or sockets for the driver.
+#[cfg(feature = "tokio")]
+pub fn connect(url: &str) -> Result<lock_tokio::Client, lock_tokio::ConnectError> {
+    connect_with(lock_tokio::register::Config::new(), url)
+}
+
+/// As [`connect`], with settings.
+///
+/// # Errors
+///
+/// As [`connect`]; also if a setting is out of range.
+#[cfg(feature = "tokio")]
+pub fn connect_with(
+    config: lock_tokio::register::Config,
+    url: &str,
+) -> Result<lock_tokio::Client, lock_tokio::ConnectError> {
+    let register = SqliteRegister::from_url(url);
+    lock_tokio::connect_register_with(config, || register)
+}
 
 /// A file of SQLite as a store for locks.
 #[derive(Debug)]
