@@ -42,23 +42,28 @@ pub trait TestStore: Sync + Sized + 'static {
 const TTL: Duration = Duration::from_secs(2);
 const KEY: &[u8] = b"a";
 
-/// Creates a test of every scenario for the given store.
+/// Creates a test of every scenario for the given store. An attribute before it, such as `#[ignore]`,
+/// is that of each test.
 #[macro_export]
 macro_rules! store_suite {
-    ($store:ty) => {
-        $crate::store_suite!(@each $store:
+    ($(#[$attribute:meta])? $store:ty) => {
+        $crate::store_suite!(@each ($(#[$attribute])?) $store:
             write_needs_the_expected_record keys_are_any_bytes records_survive
             one_of_many_writers_wins_each_version clients_exclude_each_other
             tasks_of_clients_take_turns_and_fences_grow lock_is_renewed_past_ttl
             dead_holder_is_succeeded_after_ttl waiter_acquires_after_release
             cancelled_acquisitions_leave_nothing shutdown_releases_locks);
     };
-    (@each $store:ty: $($name:ident)+) => {$(
+    (@each $attribute:tt $store:ty: $($name:ident)+) => {
+        $($crate::store_suite!(@test $attribute $store: $name);)+
+    };
+    (@test ($(#[$attribute:meta])?) $store:ty: $name:ident) => {
         #[test]
+        $(#[$attribute])?
         fn $name() {
             $crate::limited(|| $crate::stores::$name::<$store>(&<$store as $crate::stores::TestStore>::new()));
         }
-    )+};
+    };
 }
 
 fn register<S: TestStore>(store: &S) -> impl Register {
