@@ -118,10 +118,14 @@ stores: servers ## Clippy and tests of what runs on databases: Postgres, SQLite,
 	$(CARGO) clippy $(STORES) --target-dir target --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) test $(STORES) --target-dir target --workspace
 
+# Python packages with an S3.
+MOTO := target/moto
+
 .PHONY: test-stores
-test-stores: stores ## The same, and on MariaDB and behind PgBouncer, which are installed.
-	@.ci/install mariadbd my_print_defaults pgbouncer
-	$(CARGO) test $(STORES) --target-dir target --workspace --all-features -- --include-ignored
+test-stores: stores ## The same, and on MariaDB, NATS, an S3 in Python and behind PgBouncer, which are installed.
+	@.ci/install mariadbd my_print_defaults pgbouncer nats-server
+	@[[ -d $(MOTO)/moto ]] || python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --target $(MOTO) 'moto[s3,server]==5.2.5'
+	MOTO=$(CURDIR)/$(MOTO) $(CARGO) test $(STORES) --target-dir target --workspace --all-features -- --include-ignored
 
 .PHONY: corpus
 corpus: ## Replay what fuzzing has found so far.

@@ -17,7 +17,7 @@
 //! [`check_register`] checks what every store with compare-and-set does.
 //!
 //! Programs are found in the path, and those of Postgres also where Debian puts them. The
-//! environment variables `POSTGRES_BIN` and `MARIADB_BIN` name the folder of another version.
+//! environment variables `POSTGRES_BIN`, `MARIADB_BIN` and `NATS_BIN` name the folder of another version.
 //! Started by root, a server runs as an unprivileged user: as its own if that exists, else as
 //! `nobody`.
 
@@ -25,6 +25,7 @@ mod account;
 mod check;
 mod database;
 mod mariadb;
+mod nats;
 mod pgbouncer;
 mod postgres;
 mod program;
@@ -32,5 +33,6 @@ mod program;
 pub use check::{Traits, both, check_register, read, record, write};
 pub use database::Database;
 pub use mariadb::MariaDb;
+pub use nats::NatsServer;
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresBuilder};
