@@ -112,19 +112,23 @@ embedding: servers ## Run the programs that embed a machine under other clients,
 	@.ci/install protoc /usr/include/google/protobuf
 	$(CARGO) test $(EMBEDDING) --target-dir target
 
+# Their libraries take minutes to build.
+LATER := --exclude lock-kubernetes --exclude lock-nats
+
 .PHONY: stores
 stores: servers ## Clippy and tests of what runs on databases: Postgres, SQLite, an object store in memory, Redis. Installs Postgres.
 	@.ci/install initdb
-	$(CARGO) clippy $(STORES) --target-dir target --workspace --all-targets --all-features -- -D warnings
-	$(CARGO) test $(STORES) --target-dir target --workspace
+	$(CARGO) clippy $(STORES) --target-dir target --workspace $(LATER) --all-targets -- -D warnings
+	$(CARGO) test $(STORES) --target-dir target --workspace $(LATER)
 
 # Python packages with an S3.
 MOTO := target/moto
 
 .PHONY: test-stores
-test-stores: stores ## The same, and on MariaDB, NATS, an S3 in Python and behind PgBouncer, which are installed.
+test-stores: stores ## The same, and on MariaDB, NATS, Leases of Kubernetes, an S3 in Python and behind PgBouncer, which are installed.
 	@.ci/install mariadbd my_print_defaults pgbouncer nats-server
 	@[[ -d $(MOTO)/moto ]] || python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --target $(MOTO) 'moto[s3,server]==5.2.5'
+	$(CARGO) clippy $(STORES) --target-dir target --workspace --all-targets --all-features -- -D warnings
 	MOTO=$(CURDIR)/$(MOTO) $(CARGO) test $(STORES) --target-dir target --workspace --all-features -- --include-ignored
 
 .PHONY: corpus

@@ -114,7 +114,7 @@ impl Register for Memory {
     }
 }
 
-fn client_of(world: &World, memory: &Memory, config: Config) -> (Client, Task<impl Future<Output = ()>>) {
+fn client_of(world: &DriverWorld, memory: &Memory, config: Config) -> (Client, Task<impl Future<Output = ()>>) {
     let (client, driver) = connect(world.clone(), config, memory.clone()).unwrap();
     (client, Task::new(driver))
 }
@@ -127,7 +127,7 @@ fn slow_polls() -> Config {
 #[test]
 fn lock_on_register_excludes_and_hint_wakes_waiter() {
     // RF7
-    let (world, memory) = (World::new(), Memory::default());
+    let (world, memory) = (DriverWorld::new(), Memory::default());
     let (first, mut driver) = client_of(&world, &memory, slow_polls());
     let (second, mut other) = client_of(&world, &memory, slow_polls());
     world.wait(&mut driver, first.ping()).unwrap();
@@ -152,7 +152,7 @@ fn lock_on_register_excludes_and_hint_wakes_waiter() {
 #[test]
 fn write_goes_on_after_its_deadline_and_no_other_one_joins_it() {
     // RF7
-    let (world, memory) = (World::new(), Memory::default());
+    let (world, memory) = (DriverWorld::new(), Memory::default());
     let (client, mut driver) = client_of(&world, &memory, Config::new());
     memory.hang([false, true, false]);
     let error = world.wait(&mut driver, client.lock("a").wait(Duration::from_secs(5)).acquire()).unwrap_err();
@@ -168,7 +168,7 @@ fn write_goes_on_after_its_deadline_and_no_other_one_joins_it() {
 #[test]
 fn read_that_hangs_is_cancelled() {
     // RF7
-    let (world, memory) = (World::new(), Memory::default());
+    let (world, memory) = (DriverWorld::new(), Memory::default());
     let (client, mut driver) = client_of(&world, &memory, Config::new());
     memory.hang([true, false, false]);
     let error = world.wait(&mut driver, client.lock("a").wait(Duration::from_secs(10)).acquire()).unwrap_err();
@@ -180,7 +180,7 @@ fn read_that_hangs_is_cancelled() {
 #[test]
 fn errors_of_store_reach_the_caller() {
     // RF8
-    let (world, memory) = (World::new(), Memory::default());
+    let (world, memory) = (DriverWorld::new(), Memory::default());
     let (client, mut driver) = client_of(&world, &memory, Config::new());
     let attempt = |driver: &mut _| {
         let error = world.wait(driver, client.lock("a").wait(Duration::from_secs(3)).acquire()).unwrap_err();
@@ -210,7 +210,7 @@ fn errors_of_store_reach_the_caller() {
 #[test]
 fn forked_child_drops_nothing_of_the_store() {
     // RF8
-    let (world, memory) = (World::new(), Memory::default());
+    let (world, memory) = (DriverWorld::new(), Memory::default());
     let (client, mut driver) = client_of(&world, &memory, Config::new());
     memory.hang([true, false, false]);
     let mut waiting = client.lock("a").acquire();
@@ -231,6 +231,6 @@ fn one_url_names_a_folder() {
         assert!(error.contains("a folder"), "{error}");
     }
     let settings = Settings::parse(["file:///proc/locks"]).unwrap().default_password("secret").prefix("app:");
-    let error = crate::connect(World::new(), settings).unwrap_err().to_string();
+    let error = crate::connect(DriverWorld::new(), settings).unwrap_err().to_string();
     assert!(error.contains("/proc/locks"), "{}", format!("{error}"));
 }
