@@ -111,7 +111,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
-    not(all(feature = "redis", feature = "etcd", feature = "zookeeper")),
+    not(all(feature = "redis", feature = "etcd", feature = "zookeeper", feature = "register")),
     allow(dead_code, unused_imports, reason = "each store uses its share of what they have in common")
 )]
 

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::cell::RefCell;
+use core::cell::RefCell;
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
 
 use lock_conformance::stores::TestStore;
 use lock_testkit::TIMEOUT;
@@ -48,9 +48,11 @@ mod folder {
     lock_conformance::store_suite!(Folder);
 }
 
+type Records = BTreeMap<Vec<u8>, (Record, u64)>;
+
 /// A store that must stay on its thread, and that needs its runtime.
 struct Local {
-    records: Rc<RefCell<BTreeMap<Vec<u8>, (Record, u64)>>>,
+    records: Rc<RefCell<Records>>,
     /// Answered by a task, as clients of servers do.
     turns: tokio::sync::mpsc::UnboundedSender<oneshot::Sender<()>>,
 }

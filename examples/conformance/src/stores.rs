@@ -79,7 +79,7 @@ fn client<S: TestStore>(store: &S) -> Client {
 fn record(client: u128, number: u64, expected: Option<&Entry>) -> Record {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     Record {
-        version: expected.map_or(u64::try_from(now.as_millis()).unwrap(), |entry| entry.record.version + 1),
+        version: expected.map_or_else(|| u64::try_from(now.as_millis()).unwrap(), |entry| entry.record.version + 1),
         writer: Writer { client: ClientId::from_bits(client), number },
         held: false,
         fence: 7,

@@ -188,7 +188,7 @@ fn with_password(settings: StoreSettings) -> Result<StoreSettings, Usage> {
         StoreSettings::Redis(config) => config.check(),
         StoreSettings::Etcd(config) => config.check(),
         StoreSettings::ZooKeeper(config) => config.check(),
-        _ => Ok(()),
+        StoreSettings::File(_) | _ => Ok(()),
     };
     match checked {
         Err(error @ ConfigError::Url(UrlError::NoPassword | UrlError::NoUser)) => {

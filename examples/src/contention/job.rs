@@ -171,7 +171,7 @@ impl Job {
                 config.check().map_err(invalid_option).map_err(Failed::usage)?;
                 StoreSettings::Redis(config)
             }
-            other @ (StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_) | _) => other,
+            other @ (StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_) | StoreSettings::File(_) | _) => other,
         };
         Ok((if self.turns { settings } else { without_turns(settings) }, ttl))
     }
@@ -183,7 +183,7 @@ fn without_turns(settings: StoreSettings) -> StoreSettings {
         StoreSettings::Redis(config) => StoreSettings::Redis(config.handover_window(Duration::ZERO)),
         StoreSettings::Etcd(config) => StoreSettings::Etcd(config.handover_window(Duration::ZERO)),
         StoreSettings::ZooKeeper(config) => StoreSettings::ZooKeeper(config.handover_window(Duration::ZERO)),
-        other => other,
+        other @ (StoreSettings::File(_) | _) => other,
     }
 }
 

@@ -13,7 +13,9 @@ use lock_tokio::{Client, ConnectError};
 
 /// The store's client: here a map in memory, from keys to values and their revisions.
 #[derive(Clone, Debug, Default)]
-pub struct Service(Arc<Mutex<BTreeMap<Vec<u8>, (Vec<u8>, u64)>>>);
+pub struct Service(Arc<Mutex<Map>>);
+
+type Map = BTreeMap<Vec<u8>, (Vec<u8>, u64)>;
 
 impl Service {
     fn get(&self, key: &[u8]) -> Option<(Vec<u8>, u64)> {

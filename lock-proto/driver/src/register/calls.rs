@@ -30,6 +30,9 @@ use crate::shared::{Batch, Shared};
 /// How often the machine learns of the time of day. Between two reports it adds its own time.
 const TIME_OF_DAY: Duration = Duration::from_secs(10);
 
+/// A client on a store, and its loop.
+type Started<H, S> = (Client, EventLoop<H, StoreCalls<H, S>>);
+
 pub(super) fn start<H: Host, R, F, G>(
     host: H,
     config: Config,
@@ -37,7 +40,7 @@ pub(super) fn start<H: Host, R, F, G>(
     name: Box<str>,
     id: ClientId,
     seed: u64,
-) -> Result<(Client, EventLoop<H, StoreCalls<H, OwnStore<R, F, G>>>), ConnectError>
+) -> Result<Started<H, OwnStore<R, F, G>>, ConnectError>
 where
     StoreCalls<H, OwnStore<R, F, G>>: Links<H, Engine = Registers>,
     OwnStore<R, F, G>: Calling,

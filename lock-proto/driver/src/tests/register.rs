@@ -26,9 +26,11 @@ struct Faults {
     hung: Vec<Waker>,
 }
 
+type Records = BTreeMap<Vec<u8>, (Record, u64)>;
+
 #[derive(Clone, Default)]
 struct Memory {
-    records: Arc<Mutex<BTreeMap<Vec<u8>, (Record, u64)>>>,
+    records: Arc<Mutex<Records>>,
     faults: Arc<Mutex<Faults>>,
     changed: Arc<event_listener::Event>,
 }

@@ -339,11 +339,12 @@ mod tests {
 
     /// Returns how many grants were sent, and the call of the last one.
     fn grants(locks: &mut Locks) -> (usize, Option<crate::id::CallId>) {
-        let next = || match locks.poll_output()? {
-            LocksOutput::Send { call, request: Request::Grant { .. }, .. } => Some(Some(call)),
-            _ => Some(None),
-        };
-        let calls: alloc::vec::Vec<_> = core::iter::from_fn(next).flatten().collect();
+        let mut calls = alloc::vec::Vec::new();
+        while let Some(output) = locks.poll_output() {
+            if let LocksOutput::Send { call, request: Request::Grant { .. }, .. } = output {
+                calls.push(call);
+            }
+        }
         (calls.len(), calls.last().copied())
     }
 

@@ -224,9 +224,9 @@ impl Writing {
                 .map_or(Ok(()), fs::create_dir_all)
                 .and_then(|()| fs::rename(&self.draft, &self.folder)),
         };
-        published.map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty => RegisterError::Conflict,
-            _ => of_publication(&self.folder, &error),
+        published.map_err(|error| {
+            let is_taken = matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty);
+            if is_taken { RegisterError::Conflict } else { of_publication(&self.folder, &error) }
         })
     }
 

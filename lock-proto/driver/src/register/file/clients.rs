@@ -1,6 +1,6 @@
 //! Who is alive: each client holds an OS lock on a file of its own.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::format;
 use core::time::Duration;
 use std::fs::{self, File, OpenOptions};
@@ -40,11 +40,11 @@ impl Clients {
     // RF3
     pub(super) fn enter(&mut self, client: ClientId) -> io::Result<PathBuf> {
         let folder = self.folder_of(client);
-        if !self.own.contains_key(&client) {
+        if let Entry::Vacant(place) = self.own.entry(client) {
             fs::create_dir_all(&folder)?;
             let file = OpenOptions::new().create(true).truncate(false).write(true).open(lock_file(&folder))?;
             file.try_lock()?;
-            self.own.insert(client, file);
+            place.insert(file);
         }
         Ok(folder)
     }
