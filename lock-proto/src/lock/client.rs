@@ -44,7 +44,7 @@ pub trait Transport: Sized {
     fn in_flight(_: &Self::Links) -> usize {
         0
     }
-    /// Somebody waits for an answer only until `by`: ends longer pauses between connections.
+    /// Ends the pauses between connections that last longer than until `by`, for somebody who waits.
     // P9
     fn hurry(_client: &mut Client<Self>, _by: Instant)
     where
@@ -113,11 +113,12 @@ impl<S: Store + Transport> Client<S> {
         self.locks.is_idle()
     }
 
-    /// Somebody waits for an answer for this long.
+    /// Somebody waits for an answer for this long. Half of it is left for the connection.
+    // P9
     pub(crate) fn hurry(&mut self, now: Instant, limit: Option<Duration>) {
         if let Some(limit) = limit {
             self.locks.handle_timeout(now);
-            S::hurry(self, self.now() + limit);
+            S::hurry(self, self.now() + limit / 2);
         }
     }
 

@@ -221,6 +221,6 @@ fn writers_that_come_late_are_told_so() {
             (vec![first, second, third], history)
         });
         assert!(runs > 20, "{runs}");
-        assert!(unknown > 10, "{unknown} links succeeded too late");
+        assert!(unknown > 0, "{unknown} links succeeded too late");
     }
 }
