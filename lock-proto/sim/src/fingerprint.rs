@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use lock_proto::Instant;
 use lock_proto::etcd::{ElectionEvent, Rpc, StreamKind, StreamSend};
+use lock_proto::register::Request;
 use lock_proto::{Blocked, Event, Failure, Loss, Release};
 use lock_proto::{ConnId, LockId, Role};
 use prost::Message as _;
@@ -119,6 +120,18 @@ impl Fingerprint {
         };
         self.fact(now, client, 10, &[kind, revision]);
         self.bytes(key);
+    }
+
+    pub(super) fn register(&mut self, now: Instant, client: usize, request: &Request) {
+        if !self.on {
+            return;
+        }
+        self.fact(now, client, 11, &[]);
+        self.bytes(request.key());
+        if let Request::Write { record, expected, .. } = request {
+            self.bytes(&record.encode());
+            self.bytes(expected.as_ref().map_or(b"", |entry| entry.revision.as_bytes()));
+        }
     }
 
     fn connection(&mut self, now: Instant, client: usize, kind: u64, conn: ConnId) {

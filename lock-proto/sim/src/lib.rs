@@ -114,6 +114,7 @@ pub mod own;
 pub mod picture;
 mod record;
 pub mod redis;
+pub mod register;
 mod rng;
 pub mod scenario;
 pub mod search;

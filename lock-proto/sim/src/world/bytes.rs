@@ -55,13 +55,14 @@ pub(super) trait ByteServers:
     fn pumped(_: &mut World<Self>, _client: usize) {}
 }
 
-impl<S: ByteServers> World<S> {
+/// What applications do that write with a fencing token.
+impl<S: SimServers<Chore = Chore, Write = BytesWrite>> World<S> {
     /// Checks that the application holds the lock, and writes a moment later.
     pub(super) fn write_with_token(&mut self, client: usize, lock: LockId) {
         self.deliver_input(client, Input::Chore(Chore::Look(lock, None)));
     }
 
-    pub(super) fn do_byte_chore(&mut self, client: usize, chore: Chore) {
+    pub(super) fn do_application_chore(&mut self, client: usize, chore: Chore) {
         match chore {
             Chore::Look(lock, every) => {
                 if self.is_held(client, lock)
@@ -74,10 +75,7 @@ impl<S: ByteServers> World<S> {
                     self.plan(self.now + every, client, Input::Chore(Chore::Look(lock, Some(every))));
                 }
             }
-            Chore::Flush => {
-                self.cause = S::pending_flush(&mut self.clients[client].own).take().unwrap_or(self.cause);
-                self.send_all(client);
-            }
+            Chore::Flush => {}
             Chore::Write(permit) => {
                 let Some(record) = self.clients[client].records.get(&permit.lock) else { return };
                 let (name, draw_latency) = (record.name.clone(), self.network.draw_latency());
@@ -106,6 +104,16 @@ impl<S: ByteServers> World<S> {
         if let (Some(every), Some(Duration::ZERO)) = (record.habits.write_every, record.habits.claim) {
             self.plan(self.now + every, client, Input::Chore(Chore::Look(lock, Some(every))));
         }
+    }
+}
+
+impl<S: ByteServers> World<S> {
+    pub(super) fn do_byte_chore(&mut self, client: usize, chore: Chore) {
+        if let Chore::Flush = chore {
+            self.cause = S::pending_flush(&mut self.clients[client].own).take().unwrap_or(self.cause);
+            self.send_all(client);
+        }
+        self.do_application_chore(client, chore);
     }
 
     pub(super) fn receive_bytes(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {

@@ -1,7 +1,7 @@
 //! Simulated servers, clients and network in virtual time.
 //!
 //! [`World`] holds the parts that every store shares: clients, network, checkers and log. The
-//! servers are a value inside it: [`RedisServers`], [`EtcdServers`] or [`Zookeeper`].
+//! servers are a value inside it: [`RedisServers`], [`EtcdServers`], [`Zookeeper`] or [`Registers`].
 #![allow(private_bounds, private_interfaces, reason = "the stores are those of this crate")]
 
 mod builder;
@@ -18,6 +18,7 @@ mod handshake;
 mod process;
 mod queries;
 pub(super) mod redis;
+pub(super) mod register;
 mod run;
 pub(super) mod store;
 pub(super) mod zookeeper;
@@ -51,6 +52,7 @@ pub use etcd::EtcdServers;
 pub use handover::Handovers;
 pub use handshake::Handshake;
 pub use redis::RedisServers;
+pub use register::Registers;
 pub use store::SimStore;
 pub use zookeeper::Zookeeper;
 
@@ -68,7 +70,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// the seed and the end of the log, unless [`expect_violation`](Self::expect_violation) was called.
 ///
 /// The worlds of the stores are [`sim::World`](super::World),
-/// [`sim::etcd::World`](super::etcd::World) and [`sim::zookeeper::World`](super::zookeeper::World).
+/// [`sim::etcd::World`](super::etcd::World), [`sim::zookeeper::World`](super::zookeeper::World) and
+/// [`sim::register::World`](super::register::World).
 ///
 /// # Panics
 ///
