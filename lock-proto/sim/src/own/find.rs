@@ -68,6 +68,7 @@ fn named(name: &str, backend: Backend) -> &'static Scenario {
         Backend::Redis => "Redis: use own::find",
         Backend::Etcd => "etcd: use own::etcd::find",
         Backend::Zookeeper => "ZooKeeper, and own locks are on Redis or etcd",
+        Backend::Register => "a store with compare-and-set, and own locks are on Redis or etcd",
     };
     panic!("{name} is a scenario of {instead}");
 }

@@ -201,6 +201,7 @@ impl ServersWord {
         Self(match backend {
             Backend::Redis => "node",
             Backend::Etcd | Backend::Zookeeper => "member",
+            Backend::Register => "store",
         })
     }
 

@@ -3,7 +3,7 @@
 use alloc::format;
 use core::fmt::{self, Write as _};
 
-use super::{Backend, EtcdFlaw, RedisFlaw};
+use super::{Backend, EtcdFlaw, RedisFlaw, RegisterHostFlaw};
 
 /// A flaw to plant in every client of a plan, see [`Plan::flaw`](super::Plan::flaw).
 ///
@@ -17,13 +17,16 @@ pub enum Flaw {
     Redis(RedisFlaw),
     /// Clients of etcd.
     Etcd(EtcdFlaw),
+    /// Clients of a store with compare-and-set, or their hosts.
+    Register(RegisterHostFlaw),
 }
 
 impl Flaw {
     /// Returns every flaw.
     pub fn all() -> impl Iterator<Item = Self> {
         let redis = RedisFlaw::ALL.into_iter().map(Self::Redis);
-        redis.chain(EtcdFlaw::ALL.into_iter().map(Self::Etcd))
+        let register = RegisterHostFlaw::ALL.into_iter().map(Self::Register);
+        redis.chain(EtcdFlaw::ALL.into_iter().map(Self::Etcd)).chain(register)
     }
 
     /// Returns the kind of store whose clients it is for. A plan for another one ignores it.
@@ -32,6 +35,7 @@ impl Flaw {
         match self {
             Self::Redis(_) => Backend::Redis,
             Self::Etcd(_) => Backend::Etcd,
+            Self::Register(_) => Backend::Register,
         }
     }
 
@@ -47,6 +51,7 @@ impl fmt::Display for Flaw {
         let (store, name) = match self {
             Self::Redis(flaw) => ("redis", format!("{flaw:?}")),
             Self::Etcd(flaw) => ("etcd", format!("{flaw:?}")),
+            Self::Register(flaw) => ("register", format!("{flaw:?}")),
         };
         f.write_str(store)?;
         for letter in name.chars() {

@@ -31,6 +31,7 @@ mod often;
 mod plan;
 mod queue;
 mod redis;
+mod register;
 mod run;
 mod show;
 mod shrink;
@@ -55,6 +56,7 @@ pub use flaw::Flaw;
 pub use plan::{Action, Origin, Pace, Plan, Setup, Step, StoreSetup};
 pub use queue::QueueAction;
 pub use redis::{RedisAction, RedisFlaw, RedisStore};
+pub use register::{RegisterAction, RegisterHostFlaw, RegisterStore};
 pub use zookeeper::{ZookeeperAction, ZookeeperStore};
 
 /// The kind of store of a scenario.
@@ -66,6 +68,8 @@ pub enum Backend {
     Etcd,
     /// A ZooKeeper ensemble.
     Zookeeper,
+    /// A store with compare-and-set.
+    Register,
 }
 
 /// Whether a scenario stays within the bounds of the guarantees: clocks agree within the drift
@@ -103,6 +107,7 @@ enum Draws {
     Redis(&'static redis::RedisRecipe),
     Etcd(&'static queue::draw::QueueRecipe),
     Zookeeper(&'static queue::draw::QueueRecipe, &'static zookeeper::EnsembleRecipe),
+    Register(&'static queue::draw::QueueRecipe),
 }
 
 #[derive(Clone, Debug)]
@@ -126,6 +131,7 @@ impl Scenario {
             Draws::Redis(_) => Backend::Redis,
             Draws::Etcd(_) => Backend::Etcd,
             Draws::Zookeeper(..) => Backend::Zookeeper,
+            Draws::Register(_) => Backend::Register,
         };
         Self { name, about, backend, bounds: Bounds::Within, weight: 1, excused: &[], draws }
     }
@@ -151,6 +157,7 @@ impl Scenario {
             Draws::Redis(recipe) => redis::draw(chance, recipe),
             Draws::Etcd(recipe) => etcd::draw(chance, recipe),
             Draws::Zookeeper(recipe, servers) => zookeeper::draw(chance, recipe, servers),
+            Draws::Register(recipe) => register::draw(chance, recipe),
         }
     }
 }
@@ -162,6 +169,7 @@ fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
         Backend::Redis => redis::run(plan, keep, traced),
         Backend::Etcd => etcd::run(plan, keep, traced),
         Backend::Zookeeper => zookeeper::run(plan, keep, traced),
+        Backend::Register => register::run(plan, keep, traced),
     }
 }
 
@@ -171,15 +179,18 @@ pub const fn scenarios() -> &'static [Scenario] {
     &ALL
 }
 
-const ALL: [Scenario; redis::SCENARIOS.len() + etcd::SCENARIOS.len() + zookeeper::SCENARIOS.len()] = {
-    let lists = [redis::SCENARIOS, etcd::SCENARIOS, zookeeper::SCENARIOS];
-    let mut all = [redis::SCENARIOS[0]; redis::SCENARIOS.len() + etcd::SCENARIOS.len() + zookeeper::SCENARIOS.len()];
+const LISTS: [&[Scenario]; 4] = [redis::SCENARIOS, etcd::SCENARIOS, zookeeper::SCENARIOS, register::SCENARIOS];
+
+const COUNT: usize = LISTS[0].len() + LISTS[1].len() + LISTS[2].len() + LISTS[3].len();
+
+const ALL: [Scenario; COUNT] = {
+    let mut all = [redis::SCENARIOS[0]; COUNT];
     let (mut list, mut place, mut i) = (0, 0, 0);
     while i < all.len() {
-        if place == lists[list].len() {
+        if place == LISTS[list].len() {
             (list, place) = (list + 1, 0);
         }
-        all[i] = lists[list][place];
+        all[i] = LISTS[list][place];
         all[i].check();
         (place, i) = (place + 1, i + 1);
     }

@@ -17,7 +17,7 @@ impl Scenario {
     const fn fault_lists(&self) -> [&'static [(FaultEntry, u64)]; 3] {
         match self.draws {
             Draws::Redis(recipe) => [recipe.faults, recipe.other_faults, &[]],
-            Draws::Etcd(recipe) => [recipe.faults, recipe.other_faults, &[]],
+            Draws::Etcd(recipe) | Draws::Register(recipe) => [recipe.faults, recipe.other_faults, &[]],
             Draws::Zookeeper(recipe, servers) => [recipe.faults, recipe.other_faults, servers.faults],
         }
     }
@@ -28,19 +28,26 @@ impl Scenario {
             (FaultNeed::Store(backend), _) => self.backend as u8 == backend as u8,
             (FaultNeed::Queue, draws) => !matches!(draws, Draws::Redis(_)),
             (FaultNeed::Nodes(least), Draws::Redis(RedisRecipe { nodes, .. })) => at_least(nodes, least),
-            (FaultNeed::Nodes(least), Draws::Etcd(QueueRecipe { members, .. })) => at_least(members, least),
+            (
+                FaultNeed::Nodes(least),
+                Draws::Etcd(QueueRecipe { members, .. }) | Draws::Register(QueueRecipe { members, .. }),
+            ) => at_least(members, least),
             (FaultNeed::Nodes(least), Draws::Zookeeper(_, EnsembleRecipe { members, .. })) => at_least(members, least),
             (FaultNeed::Tls, Draws::Redis(RedisRecipe { tls, .. })) => matches!(tls, Often::Always),
-            (FaultNeed::Tls, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => {
+            (FaultNeed::Tls, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _) | Draws::Register(recipe)) => {
                 matches!(recipe.tls, Often::Always)
             }
             (FaultNeed::Login, Draws::Redis(recipe)) => recipe.login || recipe.credentials,
-            (FaultNeed::Login, Draws::Etcd(recipe)) => !matches!(recipe.login, Often::Never),
+            (FaultNeed::Login, Draws::Etcd(recipe) | Draws::Register(recipe)) => !matches!(recipe.login, Often::Never),
             (FaultNeed::Login, Draws::Zookeeper(_, servers)) => !matches!(servers.login, Often::Never),
             (FaultNeed::Credentials, Draws::Redis(recipe)) => recipe.credentials,
-            (FaultNeed::Credentials, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => recipe.credentials,
+            (FaultNeed::Credentials, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _) | Draws::Register(recipe)) => {
+                recipe.credentials
+            }
             (FaultNeed::Stale, Draws::Redis(recipe)) => recipe.stale,
-            (FaultNeed::Stale, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _)) => recipe.stale,
+            (FaultNeed::Stale, Draws::Etcd(recipe) | Draws::Zookeeper(recipe, _) | Draws::Register(recipe)) => {
+                recipe.stale
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use core::time::Duration;
 use super::etcd::{EtcdAction, EtcdStore};
 use super::queue::QueueAction;
 use super::redis::{RedisAction, RedisStore, loses_track};
+use super::register::{RegisterAction, RegisterStore};
 use super::zookeeper::{ZookeeperAction, ZookeeperStore};
 use super::{Backend, Bounds, Flaw, Outcome, PlanDraft, Scenario, run};
 use crate::chance::Chance;
@@ -94,6 +95,8 @@ pub enum StoreSetup {
     Etcd(EtcdStore),
     /// ZooKeeper.
     Zookeeper(ZookeeperStore),
+    /// A store with compare-and-set.
+    Register(RegisterStore),
 }
 
 impl StoreSetup {
@@ -102,6 +105,7 @@ impl StoreSetup {
             Self::Redis(_) => Backend::Redis,
             Self::Etcd(_) => Backend::Etcd,
             Self::Zookeeper(_) => Backend::Zookeeper,
+            Self::Register(_) => Backend::Register,
         }
     }
 
@@ -111,6 +115,7 @@ impl StoreSetup {
             Self::Redis(store) => store.ttl,
             Self::Etcd(store) => store.session_ttl,
             Self::Zookeeper(store) => store.session_ttl,
+            Self::Register(store) => store.ttl,
         }
     }
 }
@@ -273,6 +278,8 @@ pub enum Action {
     Etcd(EtcdAction),
     /// An action specific to ZooKeeper.
     Zookeeper(ZookeeperAction),
+    /// An action specific to a store with compare-and-set.
+    Register(RegisterAction),
 }
 
 impl Action {
@@ -313,7 +320,8 @@ impl Action {
             | Self::ChangePasswords(_)
             | Self::Redis(_)
             | Self::Etcd(_)
-            | Self::Zookeeper(_) => None,
+            | Self::Zookeeper(_)
+            | Self::Register(_) => None,
         }
     }
 }
@@ -350,7 +358,8 @@ impl Action {
             | Self::ChangePasswords(_)
             | Self::Redis(_)
             | Self::Etcd(_)
-            | Self::Zookeeper(_) => None,
+            | Self::Zookeeper(_)
+            | Self::Register(_) => None,
         }
     }
 }
@@ -416,7 +425,9 @@ impl Plan {
                 let lost = self.steps.iter().find(|step| loses_track(step, store.ttl));
                 lost.map_or(Instant::MAX, |step| Instant::ZERO + step.at)
             }
-            StoreSetup::Redis(_) | StoreSetup::Etcd(_) | StoreSetup::Zookeeper(_) => Instant::ZERO,
+            StoreSetup::Redis(_) | StoreSetup::Etcd(_) | StoreSetup::Zookeeper(_) | StoreSetup::Register(_) => {
+                Instant::ZERO
+            }
         }
     }
 

@@ -231,7 +231,8 @@ impl<S: PlanServers> Runner<S> {
             | Action::Queue(_)
             | Action::Redis(_)
             | Action::Etcd(_)
-            | Action::Zookeeper(_) => S::act_on_servers(self, action),
+            | Action::Zookeeper(_)
+            | Action::Register(_) => S::act_on_servers(self, action),
         }
     }
 

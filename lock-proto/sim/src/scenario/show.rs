@@ -105,6 +105,7 @@ impl fmt::Display for Action {
             Self::Redis(action) => write!(f, "{action}"),
             Self::Etcd(action) => write!(f, "{action}"),
             Self::Zookeeper(action) => write!(f, "{action}"),
+            Self::Register(action) => write!(f, "{action}"),
         }
     }
 }

@@ -96,7 +96,7 @@ impl Plan {
 pub(in crate::scenario) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     match plan.flaw {
         Some(Flaw::Etcd(flaw)) => run_clients(plan, true, keep, traced, clients(flaw)),
-        Some(Flaw::Redis(_)) | None => run_clients(plan, true, keep, traced, Client::new),
+        Some(Flaw::Redis(_) | Flaw::Register(_)) | None => run_clients(plan, true, keep, traced, Client::new),
     }
 }
 

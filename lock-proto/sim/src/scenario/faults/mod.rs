@@ -8,6 +8,7 @@ pub(super) mod drawing;
 pub(super) mod etcd;
 pub(super) mod queue;
 pub(super) mod redis;
+pub(super) mod register;
 pub(super) mod zookeeper;
 
 use super::{Action, Backend, credentials, tls};

@@ -89,7 +89,9 @@ impl Plan {
 pub(in crate::scenario) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     match plan.flaw {
         Some(Flaw::Redis(flaw)) => run_clients(plan, build(plan), true, keep, traced, clients(flaw)),
-        Some(Flaw::Etcd(_)) | None => run_clients(plan, build(plan), true, keep, traced, Client::new),
+        Some(Flaw::Etcd(_) | Flaw::Register(_)) | None => {
+            run_clients(plan, build(plan), true, keep, traced, Client::new)
+        }
     }
 }
 

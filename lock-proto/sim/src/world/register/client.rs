@@ -19,7 +19,7 @@ pub trait RegisterClient: Machine + Clone + Debug {
     /// See [`Client::handle_changed`].
     fn handle_changed(&mut self, now: Instant, key: &[u8]);
     /// See [`Client::poll_output`].
-    fn poll_output(&mut self) -> Option<Output>;
+    fn poll_output(&mut self, now: Instant) -> Option<Output>;
     /// Returns true if no lock is held or waited for, and nothing is left to clean up.
     fn is_idle(&self) -> bool;
 }
@@ -37,7 +37,7 @@ impl RegisterClient for Client {
         Self::handle_changed(self, now, key);
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self, _: Instant) -> Option<Output> {
         Self::poll_output(self)
     }
 

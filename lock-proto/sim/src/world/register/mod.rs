@@ -275,7 +275,9 @@ impl<C: RegisterClient> Judge for Registers<C> {
 
     fn check_minted(w: &World<C>, client: usize, lock: LockId, grant: &Grant) -> Result<(), String> {
         // RG5
-        let (Some(fence), Some(record)) = (fence_of(grant), w.clients[client].records.get(&lock)) else { return Ok(()) };
+        let (Some(fence), Some(record)) = (fence_of(grant), w.clients[client].records.get(&lock)) else {
+            return Ok(());
+        };
         if w.store.ledger.has_minted(&record.name, client, fence) {
             return Ok(());
         }

@@ -188,7 +188,8 @@ impl<C: RegisterClient> World<Registers<C>> {
     /// Carries out all outputs of a machine.
     pub(super) fn pump_requests(&mut self, client: usize) {
         self.tell_time(client);
-        while let Some(output) = self.clients[client].machine.poll_output() {
+        let local = self.clients[client].local(self.now);
+        while let Some(output) = self.clients[client].machine.poll_output(local) {
             self.carry_out(client, output);
             if !self.count_round(client) {
                 return;
