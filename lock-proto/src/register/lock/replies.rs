@@ -2,10 +2,13 @@
 // RG4, RG6
 
 use alloc::boxed::Box;
+use core::time::Duration;
 
-use super::{Cas, HeldRecord, Intent, OpenWrites, RegisterCall, RegisterEnv, RegisterPurpose, SentRecord};
+use super::{
+    Cas, HANDOVER_PAUSE, HeldRecord, Intent, OpenWrites, RegisterCall, RegisterEnv, RegisterPurpose, SentRecord,
+};
 use crate::fault::{Breach, Fault};
-use crate::jitter::jitter;
+use crate::jitter::{doubled, jitter};
 use crate::lock::{Answer, Blocked, ErrorClass, Fact, Hopeless, Loss, Release, Report};
 use crate::register::flaw::RegisterFlaw;
 use crate::register::record::{Entry, Revision};
@@ -105,6 +108,10 @@ impl Cas {
             return;
         }
         let Some(waiter) = self.head.take() else { return self.free_soon(env) };
+        // What an earlier hold has left is replaced.
+        // U1
+        self.frees = None;
+        self.answer_releases(env, Release::Expired);
         self.polls = 0;
         self.unwatch(env);
         let hold = self.hold.insert(HeldRecord::new(env, sent, &waiter));
@@ -119,7 +126,7 @@ impl Cas {
         self.known.is_fresh = false;
         self.conflicts += 1;
         if self.conflicts > 1 {
-            self.retry_later(env);
+            self.retry_soon(env);
         }
     }
 
@@ -211,13 +218,27 @@ impl Cas {
         env.report(Fact::Hopeless(why));
     }
 
+    /// Reads after a short pause, longer each time. Somebody else was faster: the lock may be free again
+    /// at any time, and nothing is watched.
+    // RG7
+    fn retry_soon(&mut self, env: &RegisterEnv) {
+        self.pause_for(env, doubled(HANDOVER_PAUSE, self.conflicts - 2, self.longest_pause(env)));
+    }
+
     /// Repeats the request after a pause.
     fn retry_later(&mut self, env: &RegisterEnv) {
-        let pause = match &self.hold {
+        self.pause_for(env, self.longest_pause(env));
+    }
+
+    fn longest_pause(&self, env: &RegisterEnv) -> Duration {
+        match &self.hold {
             Some(hold) => hold.stake.ttl / 12,
             None => env.config.poll_interval().every.min(env.config.request_timeout),
-        };
-        self.pause = Some(env.now + pause.saturating_sub(jitter(env.seed, env.serial, pause / 2)));
+        }
+    }
+
+    fn pause_for(&mut self, env: &RegisterEnv, most: Duration) {
+        self.pause = Some(env.now + most.saturating_sub(jitter(env.seed, env.serial, most / 2)));
     }
 
     /// Returns true if the last request has failed.

@@ -135,6 +135,52 @@ pub(super) fn unknown() -> Reply {
 }
 
 #[test]
+fn release_is_answered_once_the_next_waiter_has_replaced_the_record() {
+    // RG8, U1, H6
+    let mut desk = Desk::new();
+    let first = desk.acquire(Wait::Forever);
+    desk.granted(first);
+    let second = desk.acquire(Wait::Forever);
+    // The process stood still, and the application releases before the timers have run.
+    desk.now = desk.now + TTL * 3;
+    desk.client.release(desk.now, first).unwrap();
+    let mut told = (0, 0);
+    while let Some(event) = desk.event() {
+        match event {
+            Event::Released(Release::Expired) => told.0 += 1,
+            Event::Granted(_) => told.1 += 1,
+            _ => {}
+        }
+    }
+    assert_eq!(told, (1, 1));
+    // The release does not go on to free the record of the second one, lost and not returned.
+    desk.client.claim(desk.now, second).unwrap();
+    desk.later(TTL * 2);
+    while desk.event().is_some() {}
+    assert!(desk.record().held);
+}
+
+#[test]
+fn waiter_that_was_too_slow_twice_tries_again_soon() {
+    // RG7
+    let mut desk = Desk::new();
+    desk.write(others(false));
+    desk.acquire(Wait::Forever);
+    let mut waited = Duration::ZERO;
+    for _ in 0..8 {
+        let Some((call, request)) = desk.next_request() else {
+            let at = desk.client.next_deadline().unwrap();
+            waited += at.since(desk.now);
+            desk.later(at.since(desk.now));
+            continue;
+        };
+        let reply = if let Request::Write { .. } = request { Reply::Conflict } else { desk.execute(request) };
+        desk.reply(call, &reply);
+    }
+    assert!(waited < Duration::from_millis(100), "{waited:?}");
+}
+
+#[test]
 fn records_grow_and_stay_when_free() {
     // RG0, RG5
     let mut desk = Desk::with(Config::new().label("host 1"));
