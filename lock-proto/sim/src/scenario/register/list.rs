@@ -1,7 +1,9 @@
 //! The scenarios on a store with compare-and-set.
 
 use crate::check::Rule;
-use crate::scenario::faults::queue::{BURST, CANCEL, CUT, CUT_ALL, DELETE_KEY, KILL_MEMBER, SHUTDOWN, SLOW};
+use crate::scenario::faults::queue::{
+    BURST, CAMPAIGN, CANCEL, CUT, CUT_ALL, DELETE_KEY, KILL_MEMBER, OBSERVE, SHUTDOWN, SLOW,
+};
 use crate::scenario::faults::register::{FAIL, LOSE_HINTS, RESTORE, SET_CLOCK, STALE_READS, STEP_CLOCK, SWEEP};
 use crate::scenario::faults::{KILL_CLIENT, PAUSE_CLIENT, PAUSE_NODE, RESET, SUSPEND_CLIENT};
 use crate::scenario::often::Often;
@@ -15,6 +17,10 @@ const fn on_register(name: &'static str, about: &'static str, recipe: &'static Q
 
 const PLAIN: QueueRecipe = QueueRecipe { members: &[1], ..QUEUE };
 
+/// Records come back that nobody holds any more.
+const RESTORED: &[Rule] =
+    &[Rule::MutualExclusion, Rule::Validity, Rule::ShortenedKey, Rule::TrueLoss, Rule::Ghost, Rule::Leftover];
+
 /// A record is replaced before its time is over.
 const REPLACED: &[Rule] = &[Rule::MutualExclusion, Rule::Validity, Rule::ShortenedKey];
 
@@ -22,7 +28,7 @@ pub(in crate::scenario) const SCENARIOS: &[Scenario] = &[
     on_register(
         "register-calm",
         "no faults at all",
-        &QueueRecipe { faults: &[(CANCEL, 6), (BURST, 6)], service: 2_000, fast: true, ..PLAIN },
+        &QueueRecipe { faults: &[(CANCEL, 6), (BURST, 6), (CAMPAIGN, 6)], service: 2_000, fast: true, ..PLAIN },
     ),
     on_register(
         "register-locks",
@@ -46,7 +52,15 @@ pub(in crate::scenario) const SCENARIOS: &[Scenario] = &[
         "register-late",
         "requests are executed late, after their clients have given them up",
         &QueueRecipe {
-            faults: &[(BURST, 10), (CANCEL, 10), (SLOW, 4), (RESET, 3), (STALE_READS, 3)],
+            faults: &[
+                (BURST, 10),
+                (CANCEL, 10),
+                (SLOW, 4),
+                (RESET, 3),
+                (STALE_READS, 3),
+                (PAUSE_CLIENT, 4),
+                (KILL_CLIENT, 2),
+            ],
             late: Often::Always,
             own_ttls: true,
             ..PLAIN
@@ -63,12 +77,33 @@ pub(in crate::scenario) const SCENARIOS: &[Scenario] = &[
         },
     ),
     on_register(
+        "register-elections",
+        "candidates, leaders and observers",
+        &QueueRecipe {
+            faults: &[
+                (CAMPAIGN, 20),
+                (OBSERVE, 10),
+                (RESET, 4),
+                (CUT_ALL, 3),
+                (PAUSE_CLIENT, 3),
+                (KILL_CLIENT, 2),
+                (KILL_MEMBER, 2),
+                (STALE_READS, 2),
+                (LOSE_HINTS, 2),
+            ],
+            elections_only: true,
+            ..PLAIN
+        },
+    ),
+    on_register(
         "register-everything",
         "all faults within the bounds",
         &QueueRecipe {
             faults: &[
                 (CANCEL, 8),
                 (BURST, 5),
+                (CAMPAIGN, 5),
+                (OBSERVE, 3),
                 (SHUTDOWN, 1),
                 (PAUSE_CLIENT, 4),
                 (KILL_CLIENT, 1),
@@ -109,5 +144,5 @@ pub(in crate::scenario) const SCENARIOS: &[Scenario] = &[
             ..PLAIN
         },
     )
-    .beyond("records of holders are deleted and restored", REPLACED),
+    .beyond("records of holders are deleted and restored", RESTORED),
 ];

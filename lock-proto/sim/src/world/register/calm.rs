@@ -39,6 +39,7 @@ impl<C: RegisterClient> World<Registers<C>> {
         let rest = ttl * 3 + Duration::from_secs(30);
         let is_free = |w: &Self| w.store.ledger.held(w.now).is_none();
         self.run_until(rest, is_free);
+        self.take_over(rest);
         self.hand_over_again(ttl * 2, is_free);
         self.run_until(rest, is_free);
         if let Some(key) = self.store.ledger.held(self.now) {
@@ -52,6 +53,18 @@ impl<C: RegisterClient> World<Registers<C>> {
         self.shut_clients_down(Duration::from_secs(30));
         if !self.run_until(Duration::from_secs(60), Self::is_quiet) {
             self.report(Rule::Leftover, format!("no rest at the end: {}", self.timers()));
+        }
+    }
+
+    /// A client takes each lock once: the record of a dead holder must be seen for a TTL.
+    // RG1
+    fn take_over(&mut self, rest: Duration) {
+        let Some(client) = self.alive().first().copied() else { return };
+        for want in self.contended_locks() {
+            let lock = self.acquire_for(client, want, Duration::ZERO);
+            if !self.run_until(rest, |w| w.is_over(client, lock)) {
+                return self.report(Rule::Liveness, format!("not taken over: {}", self.unfinished()));
+            }
         }
     }
 

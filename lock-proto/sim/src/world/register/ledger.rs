@@ -27,8 +27,8 @@ pub(super) struct RecordedHold {
     pub(super) fence: u64,
     /// Until then, nobody else replaces it.
     pub(super) until: Instant,
-    /// Its client may have forgotten the write: it arrived too late.
-    is_late: bool,
+    /// Until then, its client has not forgotten the write: a TTL after it left.
+    pub(super) known_until: Instant,
 }
 
 impl Ledger {
@@ -50,8 +50,8 @@ impl Ledger {
             return (self.holds.remove(key), None);
         }
         self.minted.insert((key.clone(), client, record.fence));
-        let is_late = sent + record.ttl <= now;
-        let hold = RecordedHold { client, fence: record.fence, until: now + record.ttl, is_late };
+        let hold =
+            RecordedHold { client, fence: record.fence, until: now + record.ttl, known_until: sent + record.ttl };
         (self.holds.insert(key.clone(), hold), Some(value(client, record.fence)))
     }
 
@@ -65,10 +65,10 @@ impl Ledger {
         self.minted.contains(&(Bytes::copy_from_slice(key), client, fence))
     }
 
-    /// Returns the locks that the records of a client keep others out of, apart from writes that
-    /// arrived too late.
+    /// Returns the locks that the records of a client keep others out of, apart from writes that it
+    /// has given up long ago.
     pub(super) fn of_client(&self, client: usize, now: Instant) -> impl Iterator<Item = &Bytes> {
-        let is_its = move |hold: &RecordedHold| hold.client == client && hold.until > now && !hold.is_late;
+        let is_its = move |hold: &RecordedHold| hold.client == client && hold.until.min(hold.known_until) > now;
         self.holds.iter().filter(move |(_, hold)| is_its(hold)).map(|(key, _)| key)
     }
 

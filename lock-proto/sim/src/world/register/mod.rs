@@ -291,7 +291,7 @@ impl<C: RegisterClient> Judge for Registers<C> {
     }
 
     fn left_of(w: &World<C>, client: usize) -> Option<String> {
-        let left = w.store.ledger.of_client(client, w.now).next()?;
+        let left = w.left_record(client)?;
         Some(format!("the record of {}", left.escape_ascii()))
     }
 }
@@ -316,13 +316,23 @@ impl<C: RegisterClient> World<C> {
         self.clients[client].own.sent
     }
 
+    /// Returns a lock that the record of a client keeps others out of.
+    fn left_record(&self, client: usize) -> Option<&Bytes> {
+        let id = self.clients[client].own.id;
+        let is_there = |key: &&Bytes| {
+            let record = self.store.register.record(key);
+            record.is_some_and(|record| record.held && record.writer.client == id)
+        };
+        self.store.ledger.of_client(client, self.now).find(is_there)
+    }
+
     fn report_ghosts(&mut self) {
         let idle = |client: &usize| {
             let process = &self.clients[*client];
             self.is_running(*client) && process.stopped.is_none() && process.machine.is_idle()
         };
         let ghost = (0..self.clients.len()).filter(idle).find_map(|client| {
-            let left = self.store.ledger.of_client(client, self.now).next()?;
+            let left = self.left_record(client)?;
             Some(format!("client {client} is idle, and the record of {} is its own", left.escape_ascii()))
         });
         if let Some(text) = ghost {

@@ -96,7 +96,11 @@ impl<C: RegisterClient> World<Registers<C>> {
                 self.journal.write(self.now, format_args!("{}: {label}", call.label(Direction::ToNode)));
                 self.answer(id, RegisterMessage::Reply(reply));
             }
-            RegisterMessage::Watch { key, seen } => _ = self.store.watches.insert(id, (key, seen)),
+            RegisterMessage::Watch { key, seen } => {
+                if self.network.links.get(&id).is_some_and(|link| link.node_open) {
+                    self.store.watches.insert(id, (key, seen));
+                }
+            }
             // Only the store sends these.
             RegisterMessage::Reply(_) | RegisterMessage::Changed => {}
         }
@@ -136,12 +140,12 @@ impl<C: RegisterClient> World<Registers<C>> {
     /// of a lost hold exists.
     // RG1, H6
     fn check_replaced(&mut self, key: &Bytes, record: &Record, before: RecordedHold) {
-        let RecordedHold { client, fence, until, .. } = before;
+        let RecordedHold { client, fence, until, known_until } = before;
         if self.clients[client].own.id != record.writer.client {
             let text = format!("the record of client {client} was replaced before {until}: {}", key.escape_ascii());
             return self.report(Rule::ShortenedKey, text);
         }
-        if record.held && record.fence == fence {
+        if (record.held && record.fence == fence) || known_until <= self.now {
             return;
         }
         let is_of = |lock: &LockId| {
