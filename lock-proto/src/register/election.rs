@@ -187,8 +187,17 @@ impl RegisterEnv {
             return;
         }
         queries.ids.end(slot);
-        if query.watch.end() && queries.slots_of(&query.key).is_empty() {
-            self.out.push_back(Output::Unwatch { key: query.key });
+        if query.watch.end() {
+            self.unwatch(&query.key);
+        }
+    }
+
+    /// A waiter or an observer does not watch the key any more. Ends the watch unless another does.
+    // RG7
+    pub(super) fn unwatch(&mut self, key: &Bytes) {
+        let RegisterShared { queries, watched, .. } = &self.shared;
+        if !watched.contains(key) && !queries.list.values().any(|query| query.key == *key && query.watch.is_on()) {
+            self.out.push_back(Output::Unwatch { key: key.clone() });
         }
     }
 

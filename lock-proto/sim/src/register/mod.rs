@@ -192,10 +192,13 @@ impl SimRegister {
         is_there
     }
 
-    /// Deletes the records of locks that nobody holds.
-    pub fn sweep(&mut self, now: Instant) {
-        let free: Vec<Bytes> = self.keys().filter(|key| self.record(key).is_some_and(|r| !r.held)).cloned().collect();
-        for key in free {
+    /// Deletes the records of locks that nobody has held for this long. No request may take longer.
+    pub fn sweep(&mut self, now: Instant, for_long: Duration) {
+        let is_old = |(since, state): &StoredState| {
+            state.as_ref().is_some_and(|stored| !stored.record.held) && *since + for_long <= now
+        };
+        let old = self.keys.iter().filter(|(_, states)| states.last().is_some_and(is_old));
+        for key in old.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.put(now, &key, None);
         }
     }

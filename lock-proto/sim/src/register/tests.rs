@@ -45,8 +45,10 @@ fn write_succeeds_only_on_the_expected_revision() {
         assert_eq!((&first.record, first.age), (&record(1, true), Some(Duration::from_millis(2))));
         assert!(matches!(write(&mut register, 4, record(2, false), Some(first.clone())), Reply::Written(_)));
         assert_eq!(write(&mut register, 5, record(3, true), Some(first)), Reply::Conflict);
-        register.sweep(Instant::from_millis(6));
-        assert_eq!(read(&mut register, 7), None);
+        register.sweep(Instant::from_millis(6), Duration::from_millis(3));
+        assert!(read(&mut register, 7).is_some());
+        register.sweep(Instant::from_millis(7), Duration::from_millis(3));
+        assert_eq!(read(&mut register, 8), None);
     }
 }
 

@@ -433,7 +433,9 @@ impl Cas {
             return if repeats || self.known.is_fresh { self.write(env, Intent::Renew) } else { self.read(env) };
         }
         if self.frees.is_some() {
-            if repeats || self.known.is_fresh && self.known.is_held_by(env.shared.client) {
+            // The write is refused if the record has changed. A read may be stale.
+            let may_write = self.known.is_fresh || self.open.is_none();
+            if repeats || may_write && self.known.is_held_by(env.shared.client) {
                 self.write(env, Intent::Free);
             } else {
                 self.read(env);
@@ -485,13 +487,15 @@ impl Cas {
     fn watch(&mut self, env: &mut RegisterEnv) {
         let seen = self.known.revision();
         if self.watch.follow(seen) {
+            env.shared.watched.insert(self.key.clone());
             env.out.push_back(Output::Watch { key: self.key.clone(), seen: seen.cloned() });
         }
     }
 
     fn unwatch(&mut self, env: &mut RegisterEnv) {
         if self.watch.end() {
-            env.out.push_back(Output::Unwatch { key: self.key.clone() });
+            env.shared.watched.remove(&self.key);
+            env.unwatch(&self.key);
         }
     }
 

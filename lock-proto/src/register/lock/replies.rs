@@ -35,6 +35,7 @@ impl Cas {
     // RG7
     pub(crate) fn changed(&mut self, env: &mut RegisterEnv) {
         if self.watch.report(self.call.is_some()) {
+            env.shared.watched.remove(&self.key);
             if self.hold.is_none() && self.frees.is_none() {
                 self.pause = None;
             }

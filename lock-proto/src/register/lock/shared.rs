@@ -1,5 +1,6 @@
 //! What the locks of a client share.
 
+use alloc::collections::BTreeSet;
 use core::time::Duration;
 
 use bytes::Bytes;
@@ -22,6 +23,8 @@ pub struct RegisterShared {
     /// The host's time of day, in ms, at an instant.
     time_of_day: Option<(Instant, u64)>,
     pub(in crate::register) queries: LeaderReads,
+    /// The keys that waiters watch.
+    pub(in crate::register) watched: BTreeSet<Bytes>,
 }
 
 /// The name whose register a check reads.
@@ -29,7 +32,13 @@ const PING: &[u8] = b"lock-proto:ping";
 
 impl RegisterShared {
     pub(crate) fn new(client: ClientId) -> Self {
-        Self { client, memory: Memory::default(), time_of_day: None, queries: LeaderReads::default() }
+        Self {
+            client,
+            memory: Memory::default(),
+            time_of_day: None,
+            queries: LeaderReads::default(),
+            watched: BTreeSet::new(),
+        }
     }
 
     /// Returns the key of a name.

@@ -43,6 +43,10 @@ impl KeyWatch {
         }
     }
 
+    pub(crate) const fn is_on(&self) -> bool {
+        matches!(self, Self::On(_))
+    }
+
     /// Ends the watch. Returns true if there was one.
     pub(crate) fn end(&mut self) -> bool {
         matches!(core::mem::take(self), Self::On(_))

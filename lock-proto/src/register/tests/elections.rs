@@ -43,6 +43,33 @@ fn value(text: &'static str) -> Bytes {
 }
 
 #[test]
+fn watch_goes_on_for_the_waiter_when_an_observer_leaves_and_ends_with_the_last() {
+    // RG7
+    let mut desk = Desk::new();
+    desk.write(others(true));
+    let lock = desk.client.acquire(desk.now, &request()).unwrap();
+    while desk.event().is_some() {}
+    let observer = desk.client.observe(desk.now, b"x").unwrap();
+    let query = desk.client.leader(desk.now, b"x").unwrap();
+    while desk.observed().is_some() {}
+    let ends = |desk: &mut Desk| {
+        core::iter::from_fn(|| desk.client.poll_output()).any(|o| matches!(o, Output::Unwatch { .. }))
+    };
+    desk.client.close_query(desk.now, observer);
+    assert!(!ends(&mut desk));
+    let observer = desk.client.observe(desk.now, b"x").unwrap();
+    while desk.observed().is_some() {}
+    desk.client.abandon(desk.now, lock);
+    assert!(!ends(&mut desk));
+    // A query is no observer.
+    let other = desk.client.leader(desk.now, b"x").unwrap();
+    desk.client.close_query(desk.now, observer);
+    assert!(ends(&mut desk));
+    desk.client.close_query(desk.now, other);
+    desk.client.close_query(desk.now, query);
+}
+
+#[test]
 fn value_is_in_record_and_version_is_revision() {
     // RG8
     let mut desk = Desk::new();

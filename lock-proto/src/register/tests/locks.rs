@@ -161,6 +161,26 @@ fn release_is_answered_once_the_next_waiter_has_replaced_the_record() {
 }
 
 #[test]
+fn record_of_a_lost_hold_is_freed_without_a_read_that_may_be_stale() {
+    // RG4, RG6
+    let mut desk = Desk::new();
+    let request = Acquire::new("x").ttl(TTL).renew(Renew::AtMost(TTL / 10));
+    let lock = desk.client.acquire(desk.now, &request).unwrap();
+    desk.granted(lock);
+    desk.later(TTL / 10);
+    assert_eq!(desk.event(), Some(Event::Lost(Loss::MaxHold)));
+    // Another attempt has found it held.
+    desk.acquire(Wait::Try);
+    while desk.event().is_some() {}
+    desk.client.release(desk.now, lock).unwrap();
+    let (call, request) = desk.next_request().unwrap();
+    assert!(matches!(&request, Request::Write { record, .. } if !record.held), "{request:?}");
+    let reply = desk.execute(request);
+    desk.reply(call, &reply);
+    assert_eq!(desk.event(), Some(Event::Released(Release::Released)));
+}
+
+#[test]
 fn waiter_that_was_too_slow_twice_tries_again_soon() {
     // RG7
     let mut desk = Desk::new();

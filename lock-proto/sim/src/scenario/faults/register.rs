@@ -39,7 +39,7 @@ pub(in crate::scenario) const SET_CLOCK: FaultEntry = fault("set-clock", &[REGIS
     run.now(Action::Register(RegisterAction::SetClock(ahead)));
 });
 
-/// Free records are deleted.
+/// Old free records are deleted.
 pub(in crate::scenario) const SWEEP: FaultEntry =
     fault("sweep", &[REGISTER], |run| run.now(Action::Register(RegisterAction::Sweep)));
 

@@ -47,7 +47,7 @@ pub enum RegisterAction {
     LoseHints(bool),
     /// The clock of the store is ahead of true time by so many ms.
     SetClock(i64),
-    /// The records of locks that nobody holds are deleted.
+    /// The records of locks that nobody has held for long are deleted.
     Sweep,
     /// A backup is made.
     BackUp,
@@ -64,7 +64,7 @@ impl fmt::Display for RegisterAction {
             Self::LoseHints(true) => f.write_str("watches miss changes"),
             Self::LoseHints(false) => f.write_str("watches report changes again"),
             Self::SetClock(ms) => write!(f, "the clock of the store is {ms} ms ahead"),
-            Self::Sweep => f.write_str("free records are deleted"),
+            Self::Sweep => f.write_str("old free records are deleted"),
             Self::BackUp => f.write_str("a backup is made"),
             Self::Restore => f.write_str("the backup is restored"),
         }

@@ -17,6 +17,9 @@ use lock_proto::ConfigError;
 use lock_proto::Instant;
 use lock_proto::register::{Client, Config};
 
+/// No request takes as long: a cut ends earlier.
+const LONG: Duration = Duration::from_secs(25);
+
 /// How long a client stays away after a release.
 const HANDOVER_PAUSE: Duration = Duration::from_millis(5);
 
@@ -113,7 +116,7 @@ impl<C: RegisterClient> PlanServers for Registers<C> {
                 RegisterAction::Fail(on) => w.fail_requests(*on),
                 RegisterAction::LoseHints(on) => w.lose_hints(*on),
                 RegisterAction::SetClock(ms) => w.set_store_clock(*ms),
-                RegisterAction::Sweep => w.sweep_records(),
+                RegisterAction::Sweep => w.sweep_records(LONG),
                 RegisterAction::BackUp => w.back_up(),
                 RegisterAction::Restore => w.restore(),
             },

@@ -58,7 +58,7 @@ fn age_of_a_record_by_another_clock_is_caught() {
 #[test]
 fn record_counted_from_the_departure_of_its_request_is_caught() {
     // S4
-    caught("register-late", HostFlaw::SinceDeparture, Rule::ShortenedKey);
+    caught("register-drift", HostFlaw::SinceDeparture, Rule::ShortenedKey);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn forgotten_hint_is_caught() {
 #[test]
 fn fence_from_the_record_alone_is_caught() {
     // S4
-    caught("register-everything", HostFlaw::FenceFromRecord, Rule::FenceGrows);
+    caught("register-by-hand", HostFlaw::FenceFromRecord, Rule::FenceGrows);
 }
 
 #[test]

@@ -65,10 +65,10 @@ impl<C: RegisterClient> World<Registers<C>> {
         self.on_store(&format!("loses the record of {name}"), |register| register.delete(now, &key))
     }
 
-    /// Deletes the records of locks that nobody holds.
-    pub fn sweep_records(&mut self) {
+    /// Deletes the records of locks that nobody has held for this long.
+    pub fn sweep_records(&mut self, for_long: Duration) {
         let now = self.now;
-        self.on_store("is swept", |register| register.sweep(now));
+        self.on_store("is swept", |register| register.sweep(now, for_long));
     }
 
     /// Makes a backup of the store.
