@@ -12,7 +12,9 @@ mod zk_pipe;
 pub use pipe::pipe;
 pub use tls::tls;
 pub use url::url;
-pub use worlds::{election_ops, etcd_ops, plan, play, plays_worlds, quorum_ops, redis_model, redis_ops, zk_ops};
+pub use worlds::{
+    election_ops, etcd_ops, plan, play, plays_worlds, quorum_ops, redis_model, redis_ops, register_ops, zk_ops,
+};
 pub use zk_pipe::zk_pipe;
 
 /// Defines the program of a fuzz target. Without cargo-fuzz it is empty, so that stable Rust builds
@@ -32,7 +34,7 @@ macro_rules! fuzz_target {
 pub type Target = fn(&[u8]);
 
 /// Every target by name.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("pipe", pipe),
     ("url", url),
     ("tls", tls),
@@ -43,4 +45,5 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("redis_model", redis_model),
     ("zk_pipe", zk_pipe),
     ("zk_ops", zk_ops),
+    ("register_ops", register_ops),
 ];

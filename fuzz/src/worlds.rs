@@ -30,6 +30,15 @@ const ZOOKEEPER: [&str; 8] = [
     "zookeeper-by-hand",
     "zookeeper-drift-beyond",
 ];
+const REGISTER: [&str; 7] = [
+    "register-everything",
+    "register-locks",
+    "register-late",
+    "register-elections",
+    "register-drift",
+    "register-by-hand",
+    "register-drift-beyond",
+];
 /// Scenarios within the bounds, most of whose runs have one node.
 const REDIS_MODEL: [&str; 8] = [
     "redis-calm",
@@ -50,6 +59,7 @@ fn scenarios(target: &str) -> Option<&'static [&'static str]> {
         "etcd_ops" => Some(&ETCD),
         "election_ops" => Some(&ELECTION),
         "zk_ops" => Some(&ZOOKEEPER),
+        "register_ops" => Some(&REGISTER),
         "redis_model" => Some(&REDIS_MODEL),
         _ => None,
     }
@@ -105,6 +115,12 @@ pub fn election_ops(data: &[u8]) {
 /// queues as the committed transactions left them, and that no watch is left behind.
 pub fn zk_ops(data: &[u8]) {
     play("zk_ops", data, planted());
+}
+
+/// Clients, candidates and observers on a store with compare-and-set. Also checks that no record is
+/// replaced before its time is over.
+pub fn register_ops(data: &[u8]) {
+    play("register_ops", data, planted());
 }
 
 /// Clients of one Redis node beside a naive lock: `SET key token NX PX ttl`, and scripts that

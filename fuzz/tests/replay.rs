@@ -73,6 +73,11 @@ fn zk_ops() {
 }
 
 #[test]
+fn register_ops() {
+    replay("register_ops", lock_fuzz::register_ops, 50, 0);
+}
+
+#[test]
 fn redis_model() {
     // S13
     replay("redis_model", lock_fuzz::redis_model, 100, 0);

@@ -5,6 +5,7 @@
 //! [`RegisterConfig`] and its methods say.
 //!
 //! [`World`] is a world of clients of such a store.
+// S16
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -34,7 +34,7 @@ fn write(register: &mut SimRegister, at: u64, record: Record, expected: Option<E
 
 #[test]
 fn write_succeeds_only_on_the_expected_revision() {
-    // S1
+    // S1, S16
     for revisions in [Revisions::Counted, Revisions::Content, Revisions::VersionAndWriter] {
         let config = RegisterConfig { revisions, ..RegisterConfig::default() };
         let mut register = SimRegister::new(config, 1);
@@ -54,7 +54,7 @@ fn write_succeeds_only_on_the_expected_revision() {
 
 #[test]
 fn reads_are_behind_and_revisions_repeat_after_a_restore() {
-    // S1
+    // S1, S16
     let mut register = SimRegister::new(RegisterConfig::default(), 1);
     write(&mut register, 1, record(1, true), None);
     let first = read(&mut register, 1).unwrap();

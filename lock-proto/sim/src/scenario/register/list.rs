@@ -21,8 +21,8 @@ const PLAIN: QueueRecipe = QueueRecipe { members: &[1], ..QUEUE };
 const RESTORED: &[Rule] =
     &[Rule::MutualExclusion, Rule::Validity, Rule::ShortenedKey, Rule::TrueLoss, Rule::Ghost, Rule::Leftover];
 
-/// A record is replaced before its time is over.
-const REPLACED: &[Rule] = &[Rule::MutualExclusion, Rule::Validity, Rule::ShortenedKey];
+/// A record is replaced before its time is over, or its client forgets it too early.
+const REPLACED: &[Rule] = &[Rule::MutualExclusion, Rule::Validity, Rule::ShortenedKey, Rule::Ghost];
 
 pub(in crate::scenario) const SCENARIOS: &[Scenario] = &[
     on_register(

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::super::queue::QueueAction;
 use super::super::run::{PlanServers, Promises, Runner, TRIPS};
-use super::super::{Action, Backend, Flaw, Outcome, Plan, StoreSetup};
+use super::super::{Action, Backend, Flaw, Outcome, Plan, Step, StoreSetup};
 use super::flawed::{RegisterHostFlaw, clients};
 use super::{RegisterAction, RegisterStore};
 use crate::journal::Keep;
@@ -94,8 +94,11 @@ impl<C: RegisterClient> PlanServers for Registers<C> {
         let most = (run.request_timeout / 4).min(Duration::from_millis(100)).saturating_sub(run.late);
         let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
         let slack = (run.late + HANDOVER_PAUSE) * TRIPS;
-        // Without a watch, waiters poll.
-        Promises { kept: Some(most), prompt: run.store.watches.then_some((trips, slack, most)) }
+        // Without a watch, waiters poll. That of an observer in the same client may replace theirs, while a
+        // report is on its way.
+        let observes = |step: &Step| matches!(step.action, Action::Queue(QueueAction::Observe { .. }));
+        let is_woken = run.store.watches && !plan.steps.iter().any(observes);
+        Promises { kept: Some(most), prompt: is_woken.then_some((trips, slack, most)) }
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "the other actions do not depend on the servers")]

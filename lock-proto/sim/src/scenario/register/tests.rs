@@ -39,25 +39,25 @@ fn rewriter_without_flaw_is_never_caught() {
 
 #[test]
 fn store_that_ignores_the_expected_revision_is_caught() {
-    // S4
+    // S4, S16
     caught("register-calm", HostFlaw::IgnoresExpected, Rule::MutualExclusion);
 }
 
 #[test]
 fn forgotten_write_of_unknown_outcome_is_caught() {
-    // S4
+    // S4, S16
     caught("register-locks", HostFlaw::UnknownIsNo, Rule::Ghost);
 }
 
 #[test]
 fn age_of_a_record_by_another_clock_is_caught() {
-    // S4
+    // S4, S16
     caught("register-locks", HostFlaw::OtherClock, Rule::ShortenedKey);
 }
 
 #[test]
 fn record_counted_from_the_departure_of_its_request_is_caught() {
-    // S4
+    // S4, S16
     caught("register-drift", HostFlaw::SinceDeparture, Rule::ShortenedKey);
 }
 
@@ -69,18 +69,18 @@ fn forgotten_hint_is_caught() {
 
 #[test]
 fn fence_from_the_record_alone_is_caught() {
-    // S4
+    // S4, S16
     caught("register-by-hand", HostFlaw::FenceFromRecord, Rule::FenceGrows);
 }
 
 #[test]
 fn record_that_is_never_freed_is_caught() {
-    // S4
+    // S4, S16
     caught("register-calm", HostFlaw::NeverFrees, Rule::TrueLoss);
 }
 
 #[test]
 fn shorter_ttl_in_the_record_is_caught() {
-    // S4
+    // S4, S16
     caught("register-calm", HostFlaw::ShortensTtl, Rule::Validity);
 }
