@@ -69,10 +69,10 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 
 .PHONY: unit
 unit: servers ## All tests of all crates and features, and the examples in the documentation.
-	$(CARGO) test --workspace --all-features
+	$(CARGO) test --workspace --all-features --no-fail-fast
 	@# The black-box scenarios of with-lock once more on each of the other runtimes.
 	for runtime in smol async-std blocking; do \
-		LOCK_RUNTIME=$$runtime $(CARGO) test --workspace --all-features --test with_lock; \
+		LOCK_RUNTIME=$$runtime $(CARGO) test --workspace --all-features --no-fail-fast --test with_lock; \
 	done
 
 # redis-6.2 redis-system valkey-9 etcd-system etcd-3.5 zookeeper-system zookeeper-3.9; empty for all.

@@ -117,7 +117,11 @@ fn user_is_told_of_ttl_that_became_longer() {
         let notice = run(&["--backend", backend, "--ttl", ttl, "job"]).notice.unwrap();
         assert!(notice.starts_with(told), "{notice}");
     }
-    for line in [&["--backend", "zk://a", "--ttl", "15s", "job"][..], &["--backend", "zk://a", "job"], &["job"]] {
+    for line in [
+        &["--backend", "zk://a", "--ttl", "15s", "job"][..],
+        &["--backend", "zk://a", "job"],
+        &["--backend", "redis://a", "job"],
+    ] {
         assert_eq!(run(line).notice, None, "{line:?}");
     }
 }
@@ -165,7 +169,7 @@ fn usage_error_names_cause() {
         (&["--backend", "etcd://a?user=app", "job"], "by the variable LOCK_PASSWORD"),
         (&["--backend", "zk://a?user=app", "job"], "by the variable LOCK_PASSWORD"),
         (&["--backend", "etcd://a/x", "job"], "put the prefix into the names"),
-        (&["--quarantine", "0", "job"], "--quarantine: quarantine must be"),
+        (&["--backend", "redis://a", "--quarantine", "0", "job"], "--quarantine: quarantine must be"),
     ] {
         match read(line) {
             Err(Usage(message)) => assert!(message.contains(part), "{line:?}: {message}"),
