@@ -1,6 +1,6 @@
 //! TLS for every store and every runtime, by rustls.
 //!
-//! The driver does this by itself for servers whose URL asks for TLS. [`Session`] and [`Connector`]
+//! The driver does this by itself for servers whose URL asks for TLS. [`TlsSession`] and [`Connector`]
 //! are public for hosts without the driver: they do no I/O.
 
 // N1

@@ -74,7 +74,7 @@ impl Channel {
 
     /// Sends a request, and opens the connection if it is closed.
     ///
-    /// A request that cannot be sent within `timeout` is answered with [`Reply::NotSent`]. Once
+    /// A request that cannot be sent within `timeout` is answered with [`Reply::NotSent`](super::Reply::NotSent). Once
     /// sent, it stays in flight until the server replies or the connection ends. The channel ends a
     /// connection on which replies are outstanding and nothing has arrived for
     /// [`ChannelConfig::request_timeout`]. At most 128 requests are in flight at once.

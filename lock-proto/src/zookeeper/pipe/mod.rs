@@ -68,7 +68,7 @@ impl Pipe {
 
     /// Sends a request, behind all earlier ones. Only the hub's renewals of the session overtake
     /// requests that have not left. While the connection is being opened the request waits, at most
-    /// for the request timeout. During the pause after a failure, the reply is [`Reply::NotSent`]
+    /// for the request timeout. During the pause after a failure, the reply is [`Reply::NotSent`](super::Reply::NotSent)
     /// at once.
     pub fn send(&mut self, now: Instant, call: CallId, op: Op) {
         self.open(now);
