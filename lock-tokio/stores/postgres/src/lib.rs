@@ -6,7 +6,7 @@
 //! let client = lock_postgres::connect("postgres://app@db.example/app")?;
 //! let guard = client.lock("invoice:42").acquire().await?;
 //! // Cancels the work if the lock is lost, and releases the lock at the end.
-//! guard.protect(pay_invoice()).await?;
+//! guard.protect(pay_invoice()).await.output?;
 //! # Ok(())
 //! # }
 //! ```
