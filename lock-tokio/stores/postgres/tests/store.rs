@@ -67,7 +67,8 @@ async fn is_a_register() {
 async fn is_a_register_with_strict_transactions() {
     let postgres = Postgres::builder().arg("default_transaction_isolation", "serializable").start();
     postgres.sql(CREATE_TABLE);
-    check(&postgres, &postgres.url(), Traits { age: true, changed: true }).await;
+    // A waiter's mark and a release can then refuse each other: the waiter polls.
+    check(&postgres, &postgres.url(), Traits { age: true, changed: false }).await;
 }
 
 #[tokio::test]
