@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::authority::{ServerTls, SigningKey};
 use crate::folder;
-use crate::process::{Process, free_port, program_of, tail};
+use crate::process::{Process, free_port, program_of, tail, wait_until_ready};
 use crate::{TIMEOUT, wait_until};
 
 /// Attempts with other ports: other processes may take ports between finding and using them.
@@ -431,18 +431,8 @@ impl Etcd {
     }
 
     fn wait_until_ready(&mut self) -> Result<(), String> {
-        let end = Instant::now() + TIMEOUT;
-        while Instant::now() < end {
-            if let Some(status) = self.process.ended() {
-                return Err(format!("it ended with {status}; its log ends with:\n{}", self.log_end()));
-            }
-            if self.replies() {
-                return Ok(());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        self.kill();
-        Err(format!("no answer within {TIMEOUT:?}; its log ends with:\n{}", self.log_end()))
+        wait_until_ready(self, |etcd| etcd.process.ended(), Self::replies, Self::kill)
+            .map_err(|error| format!("{error}; its log ends with:\n{}", self.log_end()))
     }
 
     /// Returns true if this member replies and has a leader, and not another test's server on the

@@ -1,18 +1,17 @@
 //! A private haproxy.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::TIMEOUT;
 use crate::authority::ServerTls;
 use crate::folder;
-use crate::process::{Process, free_port};
+use crate::process::{Process, free_port, wait_until_ready};
 
 /// Attempts with other ports: another process may take a port between finding and using it.
 const MAX_PORT_ATTEMPTS: u32 = 10;
@@ -79,15 +78,8 @@ impl Haproxy {
             // In the foreground, in one process.
             command.args(["-db", "-f"]).arg(path);
         });
-        let end = Instant::now() + TIMEOUT;
-        while Instant::now() < end && self.process.ended().is_none() {
-            if self.answers() {
-                return true;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        self.process.kill();
-        false
+        wait_until_ready(self, |haproxy| haproxy.process.ended(), Self::answers, |haproxy| haproxy.process.kill())
+            .is_ok()
     }
 
     fn answers(&self) -> bool {

@@ -49,7 +49,7 @@ pub use grpc_proxy::GrpcProxy;
 pub use haproxy::Haproxy;
 pub use http::get as http_get;
 pub use monitor::{Monitor, MonitoredCommand};
-pub use process::{Process, free_port, program_of, tail};
+pub use process::{Process, free_port, launch_again, program_of, tail, wait_until_ready};
 pub use proxy::{Proxy, Tamper};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};

@@ -7,12 +7,14 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::{env, io};
+use std::time::{Duration, Instant};
+use std::{env, io, thread};
 
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::spawn::spawn;
+use crate::{TIMEOUT, wait_until};
 
 /// Returns the program that servers are started with: the one named by the environment variable
 /// `variable`, or else `program` from the path.
@@ -163,6 +165,51 @@ pub fn free_port() -> u16 {
     let is_new = |port: &u16| USED.lock().unwrap_or_else(PoisonError::into_inner).insert(*port);
     let mut ports = std::iter::repeat_with(|| PORTS.start + random()).take(PORTS.len()).filter(is_new);
     ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).expect("a free port on loopback")
+}
+
+/// Waits until a server that was started is ready, and kills it if that takes longer than [`TIMEOUT`].
+///
+/// # Errors
+///
+/// How its process ended, or that it was not ready in time.
+pub fn wait_until_ready<S>(
+    server: &mut S,
+    ended: impl Fn(&mut S) -> Option<ExitStatus>,
+    is_ready: impl Fn(&S) -> bool,
+    kill: impl FnOnce(&mut S),
+) -> Result<(), String> {
+    let mut status = None;
+    let is_over = wait_until(TIMEOUT, || {
+        status = ended(server);
+        status.is_some() || is_ready(server)
+    });
+    match status {
+        Some(status) => Err(format!("it ended with {status}")),
+        None if is_over => Ok(()),
+        None => {
+            kill(server);
+            Err(format!("no answer within {TIMEOUT:?}"))
+        }
+    }
+}
+
+/// Launches a server on its port again, until that succeeds: an old connection may occupy the port for a
+/// moment.
+///
+/// # Panics
+///
+/// If it does not succeed within [`TIMEOUT`]: with the server's name and the end of its log.
+pub fn launch_again<S>(
+    name: &str,
+    server: &mut S,
+    launch: impl Fn(&mut S) -> Result<(), String>,
+    log_end: impl Fn(&S) -> String,
+) {
+    let end = Instant::now() + TIMEOUT;
+    while let Err(error) = launch(server) {
+        assert!(Instant::now() < end, "{name} does not start again: {error}\n{}", log_end(server));
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The last lines of a log.

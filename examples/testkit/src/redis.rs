@@ -3,15 +3,15 @@
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::time::Duration;
+use std::{fs, io};
 
 use tempfile::TempDir;
 
 use crate::authority::ServerTls;
 use crate::folder;
 use crate::monitor::Monitor;
-use crate::process::{Process, free_port, tail};
+use crate::process::{Process, free_port, launch_again, tail, wait_until_ready};
 use crate::resp::{Connection, Value};
 use crate::{TIMEOUT, wait_until};
 
@@ -255,12 +255,7 @@ impl Redis {
     /// If it does not start.
     pub fn restart(&mut self) {
         self.kill();
-        let end = Instant::now() + TIMEOUT;
-        // An old connection may occupy the port for a moment.
-        while let Err(error) = self.launch() {
-            assert!(Instant::now() < end, "redis-server does not start again: {error}\n{}", self.log_end());
-            thread::sleep(Duration::from_millis(20));
-        }
+        launch_again("redis-server", self, Self::launch, Self::log_end);
     }
 
     /// Restarts the server on the same port without its data.
@@ -294,20 +289,9 @@ impl Redis {
         self.process.start("REDIS_SERVER", "redis-server", "redis-server", |command| {
             command.arg(path);
         });
-        let end = Instant::now() + TIMEOUT;
-        while Instant::now() < end {
-            if let Some(status) = self.process.ended() {
-                return Err(format!("it ended with {status}"));
-            }
-            // A server of another test on this port would reply as well, so compare the process
-            // ids.
-            if self.answering_process() == Some(self.process.id()) {
-                return Ok(());
-            }
-            thread::sleep(Duration::from_millis(3));
-        }
-        self.kill();
-        Err(format!("no answer within {TIMEOUT:?}"))
+        // A server of another test on this port would reply as well, so compare the process ids.
+        let is_ready = |redis: &Self| redis.answering_process() == Some(redis.process.id());
+        wait_until_ready(self, |redis| redis.process.ended(), is_ready, Self::kill)
     }
 
     fn answering_process(&self) -> Option<u32> {

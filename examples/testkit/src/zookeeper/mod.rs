@@ -10,17 +10,17 @@ mod shared;
 mod snapshot;
 
 use std::fmt::Write as _;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use std::{fs, thread};
 
 use tempfile::TempDir;
 
 use crate::TIMEOUT;
 use crate::folder;
-use crate::process::{Process, free_port, tail};
+use crate::process::{Process, free_port, tail, wait_until_ready};
 
 pub use builder::ZooKeeperBuilder;
 pub use ensemble::ZooKeeperEnsemble;
@@ -305,18 +305,8 @@ impl ZooKeeper {
     }
 
     fn wait_until_ready(&mut self) -> Result<(), String> {
-        let end = Instant::now() + TIMEOUT;
-        while Instant::now() < end {
-            if let Some(status) = self.process.ended() {
-                return Err(format!("it ended with {status}; its log ends with:\n{}", self.log_end()));
-            }
-            if self.serves() {
-                return Ok(());
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        self.kill();
-        Err(format!("no answer within {TIMEOUT:?}; its log ends with:\n{}", self.log_end()))
+        wait_until_ready(self, |zookeeper| zookeeper.process.ended(), Self::serves, Self::kill)
+            .map_err(|error| format!("{error}; its log ends with:\n{}", self.log_end()))
     }
 
     /// Returns true if this server serves clients, and not another test's server on the same port.

@@ -4,10 +4,9 @@ use std::ffi::OsStr;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{fs, io};
 
-use lock_testkit::{Process, TIMEOUT, free_port, in_memory, tail};
+use lock_testkit::{Process, TIMEOUT, free_port, in_memory, launch_again, tail, wait_until_ready};
 use tempfile::TempDir;
 
 use crate::program;
@@ -15,7 +14,6 @@ use crate::program;
 /// Attempts with other ports: another process may take a port between finding and using it.
 const MAX_PORT_ATTEMPTS: u32 = 10;
 const PACKAGE: &str = "nats-server";
-const POLL: Duration = Duration::from_millis(20);
 
 /// A running NATS server with JetStream on a free port of 127.0.0.1, with its data in memory.
 /// Stopped on drop.
@@ -74,11 +72,7 @@ impl NatsServer {
     /// If it does not start.
     pub fn restart(&mut self) {
         self.kill();
-        let end = Instant::now() + TIMEOUT;
-        while let Err(error) = self.launch() {
-            assert!(Instant::now() < end, "nats-server does not start again: {error}\n{}", self.log_end());
-            thread::sleep(POLL);
-        }
+        launch_again("nats-server", self, Self::launch, Self::log_end);
     }
 
     /// Stops the server with SIGSTOP: it keeps its connections but does not reply.
@@ -99,18 +93,12 @@ impl NatsServer {
             command.arg("--jetstream").arg("--addr").arg("127.0.0.1").arg("--port").arg(port.to_string());
             command.args([OsStr::new("--store_dir"), dir.as_os_str(), OsStr::new("--log"), log.as_os_str()]).args(args);
         });
-        let end = Instant::now() + TIMEOUT;
-        while Instant::now() < end {
-            if let Some(status) = self.process.ended() {
-                return Err(format!("it ended with {status}"));
-            }
-            if self.greets().is_ok_and(|greets| greets) {
-                return Ok(());
-            }
-            thread::sleep(POLL);
-        }
-        self.kill();
-        Err(format!("no answer within {TIMEOUT:?}"))
+        wait_until_ready(
+            self,
+            |server| server.process.ended(),
+            |server| server.greets().is_ok_and(|greets| greets),
+            Self::kill,
+        )
     }
 
     /// The server speaks first.

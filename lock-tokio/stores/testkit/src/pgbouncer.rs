@@ -1,11 +1,10 @@
 //! A private PgBouncer.
 
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::time::{Duration, Instant};
-use std::{fs, thread};
 
-use lock_testkit::{Process, TIMEOUT, free_port, in_memory, tail};
+use lock_testkit::{Process, free_port, in_memory, tail, wait_until_ready};
 use tempfile::TempDir;
 
 use crate::account::Account;
@@ -13,7 +12,6 @@ use crate::postgres::Postgres;
 
 /// Attempts with other ports: another process may take a port between finding and using it.
 const MAX_PORT_ATTEMPTS: u32 = 10;
-const POLL: Duration = Duration::from_millis(5);
 
 /// A running PgBouncer in front of a [`Postgres`], in transaction mode: each transaction of a client
 /// gets any of its connections to the server. Stopped on drop.
@@ -72,16 +70,9 @@ impl PgBouncer {
                 account.run(command);
             }
         });
-        let end = Instant::now() + TIMEOUT;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        while Instant::now() < end && self.process.ended().is_none() {
-            if self.log().contains("process up") && TcpStream::connect(address).is_ok() {
-                return true;
-            }
-            thread::sleep(POLL);
-        }
-        self.process.kill();
-        false
+        let is_ready = |server: &Self| server.log().contains("process up") && TcpStream::connect(address).is_ok();
+        wait_until_ready(self, |server| server.process.ended(), is_ready, |server| server.process.kill()).is_ok()
     }
 
     fn file(&self, name: &str) -> std::path::PathBuf {

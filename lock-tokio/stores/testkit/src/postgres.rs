@@ -1,12 +1,11 @@
 //! A private Postgres server.
 
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
-use std::{fs, thread};
 
-use lock_testkit::{Process, TIMEOUT, free_port, in_memory, tail, wait_until};
+use lock_testkit::{Process, TIMEOUT, free_port, in_memory, launch_again, tail, wait_until, wait_until_ready};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -16,7 +15,6 @@ use crate::program;
 /// Attempts with other ports: another process may take a port between finding and using it.
 const MAX_PORT_ATTEMPTS: u32 = 10;
 const PACKAGE: &str = "postgresql";
-const POLL: Duration = Duration::from_millis(5);
 
 /// Settings of a [`Postgres`].
 #[derive(Clone, Debug, Default)]
@@ -170,12 +168,7 @@ impl Postgres {
     /// If it does not start.
     pub fn restart(&mut self) {
         self.kill();
-        let end = Instant::now() + TIMEOUT;
-        // An old connection may occupy the port for a moment, and old processes their memory.
-        while let Err(error) = self.launch() {
-            assert!(Instant::now() < end, "Postgres does not start again: {error}\n{}", self.log_end());
-            thread::sleep(Duration::from_millis(20));
-        }
+        launch_again("Postgres", self, Self::launch, Self::log_end);
     }
 
     /// Stops all processes of the server with SIGSTOP: it keeps its connections but does not
@@ -243,18 +236,7 @@ impl Postgres {
                 account.run(command);
             }
         });
-        let end = Instant::now() + TIMEOUT;
-        while Instant::now() < end {
-            if let Some(status) = self.process.ended() {
-                return Err(format!("it ended with {status}"));
-            }
-            if self.is_ready() {
-                return Ok(());
-            }
-            thread::sleep(POLL);
-        }
-        self.kill();
-        Err(format!("no answer within {TIMEOUT:?}"))
+        wait_until_ready(self, |server| server.process.ended(), Self::is_ready, Self::kill)
     }
 
     /// Its own file says so, and no server of another test can.
