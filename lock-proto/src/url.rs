@@ -443,8 +443,12 @@ pub(crate) fn digits(text: &str) -> Option<u32> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// Decodes percent-encoding (RFC 3986, section 2.1).
-pub(crate) fn decoded(text: &str, part: &'static str) -> Result<Box<str>, UrlError> {
+/// Decodes percent-encoding (RFC 3986, section 2.1). `part` names the part of the URL, for the error.
+///
+/// # Errors
+///
+/// [`UrlError`] if an escape is incomplete, or the result is no UTF-8 or contains NUL.
+pub fn decoded(text: &str, part: &'static str) -> Result<Box<str>, UrlError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(b) = rest.next() {

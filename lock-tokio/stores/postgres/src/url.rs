@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lock_driver::register::RegisterError;
+use lock_proto::url::decoded;
 use tokio_postgres::Config;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
@@ -32,7 +33,10 @@ pub(crate) fn parse(url: &str, timeout: Duration) -> Result<Vec<Server>, Registe
     let mut parameters = Vec::new();
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         match parameter.split_once('=') {
-            Some(("sslrootcert", file)) => trust.ca = Some(decode(file).ok_or_else(|| invalid(parameter.into()))?),
+            Some(("sslrootcert", file)) => {
+                let file = decoded(file, "sslrootcert").map_err(|_| invalid(parameter.into()))?;
+                trust.ca = Some(file.into());
+            }
             Some(("sslmode", "disable")) => mode = SslMode::Disable,
             Some(("sslmode", "prefer")) => mode = SslMode::Prefer,
             Some(("sslmode", "require")) => mode = SslMode::Require,
@@ -63,21 +67,9 @@ pub(crate) fn parse(url: &str, timeout: Duration) -> Result<Vec<Server>, Registe
         if count > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
-        Ok(Server { name: decode(host).unwrap_or_else(|| host.into()), config, trust: trust.clone() })
+        Ok(Server { name: decoded(host, "host").unwrap_or_else(|_| host.into()).into(), config, trust: trust.clone() })
     });
     servers.collect()
-}
-
-/// Decodes `%2F` and the like; `None` if that is no UTF-8.
-fn decode(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        bytes.extend_from_slice(rest.as_bytes());
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ use std::thread;
 use futures_channel::oneshot;
 use lock_driver::register::{Register, RegisterError};
 use lock_proto::register::{Entry, Record, Revision};
+use lock_proto::url::decoded;
 
 use database::Database;
 
@@ -79,8 +80,10 @@ impl SqliteRegister {
     ///
     /// [`RegisterError::Refused`] if the URL is invalid.
     pub fn from_url(url: &str) -> Result<Self, RegisterError> {
-        let path = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()).and_then(decode);
-        Self::open(path.ok_or_else(|| RegisterError::refused("invalid URL of SQLite: expected sqlite:///path"))?)
+        let path = url.strip_prefix("sqlite://").filter(|path| !path.is_empty() && !path.contains('?'));
+        let path = path.and_then(|path| decoded(path, "path").ok());
+        let path = path.ok_or_else(|| RegisterError::refused("invalid URL of SQLite: expected sqlite:///path"))?;
+        Self::open(&*path)
     }
 
     /// Creates a store from the path of a file.
@@ -126,16 +129,4 @@ impl Register for SqliteRegister {
         let (key, record, expected) = (key.to_vec(), record.clone(), expected.map(|entry| entry.record.clone()));
         self.call(move |database| database.write(&key, &record, expected.as_ref())).await
     }
-}
-
-/// Decodes `%20` and the like; `None` if that is no UTF-8, or there are parameters.
-fn decode(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        bytes.extend_from_slice(rest.as_bytes());
-    }
-    String::from_utf8(bytes).ok().filter(|_| !text.contains('?'))
 }
