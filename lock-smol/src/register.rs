@@ -16,8 +16,7 @@ use crate::host::Smol;
 
 /// Returns a client on a store of one's own: anything with compare-and-set.
 ///
-/// `make` creates the store on the driver's thread. The
-/// calling thread waits for it.
+/// `make` creates the store on the driver's thread. The calling thread waits for it.
 ///
 /// # Errors
 ///

@@ -17,8 +17,8 @@ use crate::host::Tokio;
 /// Returns a client on a store of one's own: anything with compare-and-set.
 ///
 /// `make` creates the store on the driver's thread, inside its runtime: connections and tasks
-/// that it starts run there, where no task of the program delays them. The
-/// calling thread waits for it.
+/// that it starts run there, where no task of the program delays them. The calling thread waits for
+/// it.
 ///
 /// # Errors
 ///

@@ -139,7 +139,7 @@ pub(crate) struct StoreCalls<H, S: Calling> {
     /// When the first read is cancelled, or earlier.
     expiry: Option<Instant>,
     time_of_day_at: Instant,
-    /// StoreCalls that were not made.
+    /// Calls that were not made, and their replies.
     refused: Vec<(CallId, Reply)>,
     commands: Vec<Output>,
     host: PhantomData<fn() -> H>,
