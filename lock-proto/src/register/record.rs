@@ -181,7 +181,7 @@ impl Record {
     ///
     /// [`NoRecord`]: the key must not be overwritten.
     pub fn decode(bytes: &[u8]) -> Result<Self, NoRecord> {
-        let mut lines = Lines(bytes);
+        let mut lines = RecordLines(bytes);
         if lines.next() != Some(FORMAT) {
             return Err(NoRecord::Format);
         }
@@ -239,9 +239,9 @@ fn parse_number(text: &str) -> Option<u64> {
 }
 
 /// The lines that are left.
-struct Lines<'a>(&'a [u8]);
+struct RecordLines<'a>(&'a [u8]);
 
-impl<'a> Lines<'a> {
+impl<'a> RecordLines<'a> {
     fn next(&mut self) -> Option<&'a str> {
         let end = self.0.iter().position(|b| *b == b'\n')?;
         let line = core::str::from_utf8(&self.0[..end]).ok()?;

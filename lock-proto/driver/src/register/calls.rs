@@ -42,13 +42,13 @@ pub(super) fn start<H: Host, R, F, G>(
     seed: u64,
 ) -> Result<Started<H, OwnStore<R, F, G>>, ConnectError>
 where
-    StoreCalls<H, OwnStore<R, F, G>>: Links<H, Engine = Registers>,
-    OwnStore<R, F, G>: Calling,
+    StoreCalls<H, OwnStore<R, F, G>>: Links<H, Engine = RegisterEngine>,
+    OwnStore<R, F, G>: CallStore,
 {
     let now = host.clock().now();
     let mut client = register::Client::new(now, config, id, seed)?;
     client.set_time_of_day(now, time_of_day());
-    let shared = Shared::new(id, [name].into(), &host, Registers { client, commands: Vec::new() });
+    let shared = Shared::new(id, [name].into(), &host, RegisterEngine { client, commands: Vec::new() });
     let calls = StoreCalls {
         store: Some(store),
         tasks: BTreeMap::new(),
@@ -70,13 +70,13 @@ fn time_of_day() -> Duration {
 }
 
 /// The state machine, and the work that it has queued for the driver.
-pub(crate) struct Registers {
+pub(crate) struct RegisterEngine {
     client: register::Client,
     /// Work for the driver. Never an event.
     commands: Vec<Output>,
 }
 
-impl Engine for Registers {
+impl Engine for RegisterEngine {
     fn machine(&self) -> &dyn Machine {
         &self.client
     }
@@ -104,7 +104,7 @@ impl Engine for Registers {
 }
 
 /// A store that makes the requests.
-pub(crate) trait Calling {
+pub(crate) trait CallStore {
     type Call: Future<Output = Reply>;
     type Change: Future<Output = ()>;
 
@@ -113,7 +113,7 @@ pub(crate) trait Calling {
     fn change(&self, key: Bytes, seen: Option<register::Revision>) -> Self::Change;
 }
 
-impl<R, F: Future<Output = Reply>, G: Future<Output = ()>> Calling for OwnStore<R, F, G> {
+impl<R, F: Future<Output = Reply>, G: Future<Output = ()>> CallStore for OwnStore<R, F, G> {
     type Call = F;
     type Change = G;
 
@@ -127,10 +127,10 @@ impl<R, F: Future<Output = Reply>, G: Future<Output = ()>> Calling for OwnStore<
 }
 
 /// The calls in flight.
-pub(crate) struct StoreCalls<H, S: Calling> {
+pub(crate) struct StoreCalls<H, S: CallStore> {
     /// `None` once the client has stopped.
     store: Option<S>,
-    tasks: BTreeMap<u64, Task<S>>,
+    tasks: BTreeMap<u64, StoreTask<S>>,
     numbers: u64,
     /// The keys with a write in flight, perhaps one that the machine has given up.
     writing: BTreeSet<Bytes>,
@@ -145,14 +145,14 @@ pub(crate) struct StoreCalls<H, S: Calling> {
     host: PhantomData<fn() -> H>,
 }
 
-struct Task<S: Calling> {
-    purpose: Purpose,
+struct StoreTask<S: CallStore> {
+    purpose: TaskPurpose,
     work: Work<S>,
     one: Arc<OneWaker>,
     waker: Waker,
 }
 
-enum Purpose {
+enum TaskPurpose {
     Read { call: CallId, until: Instant },
     // A write has no end but its own: dropped half-way, it could be made later, behind a newer one.
     // RF7
@@ -160,28 +160,28 @@ enum Purpose {
     Watch { key: Bytes },
 }
 
-enum Work<S: Calling> {
+enum Work<S: CallStore> {
     Call(Pin<Box<S::Call>>),
     Change(Pin<Box<S::Change>>),
 }
 
 /// The end of a task.
-enum Done {
+enum TaskEnd {
     Reply(Reply),
     Changed,
 }
 
-impl<S: Calling> Task<S> {
+impl<S: CallStore> StoreTask<S> {
     /// Polls it. The code is foreign: a panic is its end.
-    fn poll(&mut self) -> Poll<Done> {
+    fn poll(&mut self) -> Poll<TaskEnd> {
         self.one.begin();
         let mut cx = Context::from_waker(&self.waker);
         match &mut self.work {
             Work::Call(call) => foreign_value(|| call.as_mut().poll(&mut cx))
                 .unwrap_or_else(|| Poll::Ready(unknown("the store panicked")))
-                .map(Done::Reply),
+                .map(TaskEnd::Reply),
             Work::Change(change) => match foreign_value(|| change.as_mut().poll(&mut cx)) {
-                Some(changed) => changed.map(|()| Done::Changed),
+                Some(changed) => changed.map(|()| TaskEnd::Changed),
                 // Polls have to do.
                 None => Poll::Pending,
             },
@@ -189,12 +189,12 @@ impl<S: Calling> Task<S> {
     }
 }
 
-impl<H, S: Calling> StoreCalls<H, S> {
-    fn spawn(&mut self, purpose: Purpose, work: Work<S>) -> u64 {
+impl<H, S: CallStore> StoreCalls<H, S> {
+    fn spawn(&mut self, purpose: TaskPurpose, work: Work<S>) -> u64 {
         self.numbers += 1;
         let one = OneWaker::new(self.numbers, &self.woken);
         let waker = Waker::from(Arc::clone(&one));
-        self.tasks.insert(self.numbers, Task { purpose, work, one, waker });
+        self.tasks.insert(self.numbers, StoreTask { purpose, work, one, waker });
         self.numbers
     }
 
@@ -204,7 +204,7 @@ impl<H, S: Calling> StoreCalls<H, S> {
             Request::Read { .. } => {
                 let until = now + timeout;
                 self.expiry = soonest([self.expiry, Some(until)]);
-                Purpose::Read { call, until }
+                TaskPurpose::Read { call, until }
             }
             Request::Write { key, .. } => {
                 if !self.writing.insert(key.clone()) {
@@ -213,7 +213,7 @@ impl<H, S: Calling> StoreCalls<H, S> {
                     self.refused.push((call, not_sent("an earlier write has not ended")));
                     return;
                 }
-                Purpose::Write { call, key: key.clone() }
+                TaskPurpose::Write { call, key: key.clone() }
             }
         };
         let work = Work::Call(Box::pin(store.call(request)));
@@ -224,7 +224,7 @@ impl<H, S: Calling> StoreCalls<H, S> {
         self.unwatch(&key);
         if let Some(store) = &self.store {
             let work = Work::Change(Box::pin(store.change(key.clone(), seen)));
-            let number = self.spawn(Purpose::Watch { key: key.clone() }, work);
+            let number = self.spawn(TaskPurpose::Watch { key: key.clone() }, work);
             self.watches.insert(key, number);
         }
     }
@@ -236,13 +236,13 @@ impl<H, S: Calling> StoreCalls<H, S> {
     }
 
     /// Drops a task, which is foreign code.
-    fn end(&mut self, number: u64) -> Option<Purpose> {
-        let Task { purpose, work, .. } = self.tasks.remove(&number)?;
+    fn end(&mut self, number: u64) -> Option<TaskPurpose> {
+        let StoreTask { purpose, work, .. } = self.tasks.remove(&number)?;
         foreign(|| drop(work));
         match &purpose {
-            Purpose::Write { key, .. } => drop(self.writing.remove(key)),
-            Purpose::Watch { key } => drop(self.watches.remove(key)),
-            Purpose::Read { .. } => {}
+            TaskPurpose::Write { key, .. } => drop(self.writing.remove(key)),
+            TaskPurpose::Watch { key } => drop(self.watches.remove(key)),
+            TaskPurpose::Read { .. } => {}
         }
         Some(purpose)
     }
@@ -252,9 +252,9 @@ impl<H, S: Calling> StoreCalls<H, S> {
         if self.expiry.is_none_or(|expiry| now < expiry) {
             return;
         }
-        let until = |task: &Task<S>| match task.purpose {
-            Purpose::Read { until, .. } => Some(until),
-            Purpose::Write { .. } | Purpose::Watch { .. } => None,
+        let until = |task: &StoreTask<S>| match task.purpose {
+            TaskPurpose::Read { until, .. } => Some(until),
+            TaskPurpose::Write { .. } | TaskPurpose::Watch { .. } => None,
         };
         let expired = self.tasks.iter().filter(|(_, task)| until(task).is_some_and(|until| until <= now));
         for number in expired.map(|(number, _)| *number).collect::<Vec<_>>() {
@@ -264,14 +264,14 @@ impl<H, S: Calling> StoreCalls<H, S> {
     }
 }
 
-impl<H: Host, S: Calling> Links<H> for StoreCalls<H, S> {
-    type Engine = Registers;
+impl<H: Host, S: CallStore> Links<H> for StoreCalls<H, S> {
+    type Engine = RegisterEngine;
 
     fn alone_at_once(&self) -> bool {
         true
     }
 
-    fn do_queued(&mut self, _: &H, shared: &Shared<Registers>, batch: &mut Batch) -> bool {
+    fn do_queued(&mut self, _: &H, shared: &Shared<RegisterEngine>, batch: &mut Batch) -> bool {
         let mut commands = core::mem::take(&mut self.commands);
         let reported = &mut self.time_of_day_at;
         let now = shared.drive(batch, |core, now| {
@@ -303,7 +303,7 @@ impl<H: Host, S: Calling> Links<H> for StoreCalls<H, S> {
         stopped
     }
 
-    fn poll(&mut self, _: &H, shared: &Shared<Registers>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
+    fn poll(&mut self, _: &H, shared: &Shared<RegisterEngine>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
         self.woken.set_driver(cx.waker());
         let mut replies = core::mem::take(&mut self.refused);
         let mut changes = Vec::new();
@@ -311,11 +311,11 @@ impl<H: Host, S: Calling> Links<H> for StoreCalls<H, S> {
             let Some(task) = self.tasks.get_mut(&number) else { continue };
             let Poll::Ready(done) = task.poll() else { continue };
             match (self.end(number), done) {
-                (Some(Purpose::Read { call, .. } | Purpose::Write { call, .. }), Done::Reply(reply)) => {
+                (Some(TaskPurpose::Read { call, .. } | TaskPurpose::Write { call, .. }), TaskEnd::Reply(reply)) => {
                     replies.push((call, reply));
                 }
-                (Some(Purpose::Watch { key }), _) => changes.push(key),
-                (Some(Purpose::Read { .. } | Purpose::Write { .. }) | None, _) => {}
+                (Some(TaskPurpose::Watch { key }), _) => changes.push(key),
+                (Some(TaskPurpose::Read { .. } | TaskPurpose::Write { .. }) | None, _) => {}
             }
         }
         self.expire(shared.now());
@@ -347,7 +347,7 @@ impl<H: Host, S: Calling> Links<H> for StoreCalls<H, S> {
     }
 }
 
-impl<H, S: Calling> StoreCalls<H, S> {
+impl<H, S: CallStore> StoreCalls<H, S> {
     fn clear_all(&mut self) {
         self.tasks.clear();
         self.writing.clear();
@@ -357,7 +357,7 @@ impl<H, S: Calling> StoreCalls<H, S> {
     }
 }
 
-impl<H, S: Calling> fmt::Debug for StoreCalls<H, S> {
+impl<H, S: CallStore> fmt::Debug for StoreCalls<H, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoreCalls").field("in_flight", &self.tasks.len()).finish_non_exhaustive()
     }

@@ -73,10 +73,10 @@ fn label() -> String {
     format!("{} {}", name.to_string_lossy(), process::id())
 }
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxedCall<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A driver with a name, which is `Send` if its host is.
-pub(crate) type Driver<H> = EventLoop<H, StoreCalls<H, OwnStore<FileRegister, Boxed<Reply>, Boxed<()>>>>;
+pub(crate) type Driver<H> = EventLoop<H, StoreCalls<H, OwnStore<FileRegister, BoxedCall<Reply>, BoxedCall<()>>>>;
 
 /// A folder has one URL.
 pub(crate) fn parse(urls: &[&str]) -> Result<FileConfig, ConnectError> {
@@ -95,8 +95,8 @@ pub(crate) fn start<H: Host>(
         FileRegister::open(&config.folder).map_err(|error| ConnectError::Store(format!("{error}").into()))?;
     let store = OwnStore {
         store: Arc::new(register),
-        call: |store: Arc<FileRegister>, request: Request| -> Boxed<Reply> { Box::pin(call(store, request)) },
-        change: |store: Arc<FileRegister>, key: Bytes, seen: Option<Revision>| -> Boxed<()> {
+        call: |store: Arc<FileRegister>, request: Request| -> BoxedCall<Reply> { Box::pin(call(store, request)) },
+        change: |store: Arc<FileRegister>, key: Bytes, seen: Option<Revision>| -> BoxedCall<()> {
             Box::pin(change(store, key, seen))
         },
     };

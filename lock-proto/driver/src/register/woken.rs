@@ -11,10 +11,10 @@ use crate::ticket::locked;
 
 /// The futures that were woken, by their numbers.
 #[derive(Default)]
-pub(super) struct Woken(Mutex<State>);
+pub(super) struct Woken(Mutex<WokenTasks>);
 
 #[derive(Default)]
-struct State {
+struct WokenTasks {
     ready: Vec<u64>,
     driver: Option<Waker>,
 }
@@ -22,7 +22,7 @@ struct State {
 impl Woken {
     /// Sets whom to wake. Cloning and dropping a waker is foreign code: not under the mutex.
     pub(super) fn set_driver(&self, waker: &Waker) {
-        let is_same = |state: &State| state.driver.as_ref().is_some_and(|driver| driver.will_wake(waker));
+        let is_same = |state: &WokenTasks| state.driver.as_ref().is_some_and(|driver| driver.will_wake(waker));
         if !is_same(&locked(&self.0)) {
             let waker = waker.clone();
             let old = locked(&self.0).driver.replace(waker);

@@ -29,7 +29,7 @@ struct Faults {
 type Records = BTreeMap<Vec<u8>, (Record, u64)>;
 
 #[derive(Clone, Default)]
-struct Memory {
+struct MemoryStore {
     records: Arc<Mutex<Records>>,
     faults: Arc<Mutex<Faults>>,
     changed: Arc<event_listener::Event>,
@@ -38,15 +38,15 @@ struct Memory {
 type Counts = fn(&mut Faults) -> &mut [usize; 3];
 
 /// Counts the end of a future.
-struct Counted(Arc<Mutex<Faults>>, Counts, bool);
+struct CountedCalls(Arc<Mutex<Faults>>, Counts, bool);
 
-impl Drop for Counted {
+impl Drop for CountedCalls {
     fn drop(&mut self) {
         self.1(&mut self.0.lock().unwrap())[if self.2 { 1 } else { 2 }] += 1;
     }
 }
 
-impl Memory {
+impl MemoryStore {
     fn faults<R>(&self, change: impl FnOnce(&mut Faults) -> R) -> R {
         change(&mut self.faults.lock().unwrap())
     }
@@ -60,9 +60,9 @@ impl Memory {
         }
     }
 
-    async fn work(&self, kind: usize, counts: Counts) -> Result<Counted, RegisterError> {
+    async fn work(&self, kind: usize, counts: Counts) -> Result<CountedCalls, RegisterError> {
         self.faults(|faults| counts(faults)[0] += 1);
-        let mut counted = Counted(Arc::clone(&self.faults), counts, false);
+        let mut counted = CountedCalls(Arc::clone(&self.faults), counts, false);
         poll_fn(|cx| {
             self.faults(|faults| {
                 if !faults.hang[kind] {
@@ -83,7 +83,7 @@ impl Memory {
     }
 }
 
-impl Register for Memory {
+impl Register for MemoryStore {
     async fn read(&self, key: &[u8]) -> Result<Option<Entry>, RegisterError> {
         let _counted = self.work(0, |faults| &mut faults.reads).await?;
         let records = self.records.lock().unwrap();
@@ -116,7 +116,7 @@ impl Register for Memory {
     }
 }
 
-fn client_of(world: &DriverWorld, memory: &Memory, config: Config) -> (Client, Task<impl Future<Output = ()>>) {
+fn client_of(world: &DriverWorld, memory: &MemoryStore, config: Config) -> (Client, Task<impl Future<Output = ()>>) {
     let (client, driver) = connect(world.clone(), config, memory.clone()).unwrap();
     (client, Task::new(driver))
 }
@@ -129,7 +129,7 @@ fn slow_polls() -> Config {
 #[test]
 fn lock_on_register_excludes_and_hint_wakes_waiter() {
     // RF7
-    let (world, memory) = (DriverWorld::new(), Memory::default());
+    let (world, memory) = (DriverWorld::new(), MemoryStore::default());
     let (first, mut driver) = client_of(&world, &memory, slow_polls());
     let (second, mut other) = client_of(&world, &memory, slow_polls());
     world.wait(&mut driver, first.ping()).unwrap();
@@ -154,7 +154,7 @@ fn lock_on_register_excludes_and_hint_wakes_waiter() {
 #[test]
 fn write_goes_on_after_its_deadline_and_no_other_one_joins_it() {
     // RF7
-    let (world, memory) = (DriverWorld::new(), Memory::default());
+    let (world, memory) = (DriverWorld::new(), MemoryStore::default());
     let (client, mut driver) = client_of(&world, &memory, Config::new());
     memory.hang([false, true, false]);
     let error = world.wait(&mut driver, client.lock("a").wait(Duration::from_secs(5)).acquire()).unwrap_err();
@@ -170,7 +170,7 @@ fn write_goes_on_after_its_deadline_and_no_other_one_joins_it() {
 #[test]
 fn read_that_hangs_is_cancelled() {
     // RF7
-    let (world, memory) = (DriverWorld::new(), Memory::default());
+    let (world, memory) = (DriverWorld::new(), MemoryStore::default());
     let (client, mut driver) = client_of(&world, &memory, Config::new());
     memory.hang([true, false, false]);
     let error = world.wait(&mut driver, client.lock("a").wait(Duration::from_secs(10)).acquire()).unwrap_err();
@@ -182,7 +182,7 @@ fn read_that_hangs_is_cancelled() {
 #[test]
 fn errors_of_store_reach_the_caller() {
     // RF8
-    let (world, memory) = (DriverWorld::new(), Memory::default());
+    let (world, memory) = (DriverWorld::new(), MemoryStore::default());
     let (client, mut driver) = client_of(&world, &memory, Config::new());
     let attempt = |driver: &mut _| {
         let error = world.wait(driver, client.lock("a").wait(Duration::from_secs(3)).acquire()).unwrap_err();
@@ -212,7 +212,7 @@ fn errors_of_store_reach_the_caller() {
 #[test]
 fn forked_child_drops_nothing_of_the_store() {
     // RF8
-    let (world, memory) = (DriverWorld::new(), Memory::default());
+    let (world, memory) = (DriverWorld::new(), MemoryStore::default());
     let (client, mut driver) = client_of(&world, &memory, Config::new());
     memory.hang([true, false, false]);
     let mut waiting = client.lock("a").acquire();

@@ -17,7 +17,7 @@ use lock_proto::etcd::message::{
 const BATCH: usize = 1_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct KeyWatch {
+struct SpanWatch {
     span: KeySpan,
     /// The first revision that was not sent yet.
     next: i64,
@@ -38,7 +38,7 @@ struct KeyWatch {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct KeyWatches {
-    by_id: BTreeMap<i64, KeyWatch>,
+    by_id: BTreeMap<i64, SpanWatch>,
     next_id: i64,
 }
 
@@ -68,7 +68,7 @@ impl KeyWatches {
             return refused("mvcc: duplicate watch ID provided on the WatchStream".into());
         }
         let next = if request.start_revision == 0 { applied + 1 } else { request.start_revision };
-        let watch = KeyWatch {
+        let watch = SpanWatch {
             span,
             next,
             parked: next <= applied,
@@ -186,7 +186,7 @@ impl KeyWatches {
     }
 }
 
-impl KeyWatch {
+impl SpanWatch {
     /// Returns the events of a revision that it wants. The key as it was before is missing if that
     /// revision is compacted.
     fn matching(&self, revision: i64, events: &[WatchEvent], compacted: i64) -> Vec<WatchEvent> {

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::locks::{DAY, Desk, TTL, others, unknown};
+use super::locks::{DAY, RegisterDesk, TTL, others, unknown};
 use crate::lock::Elections as _;
 use crate::register::{Output, Record, Reply, Request};
 use crate::{Acquire, ElectionEvent, Event, Failure, LockClient as _, Release};
@@ -13,7 +13,7 @@ fn request() -> Acquire {
     Acquire::new("x").ttl(TTL)
 }
 
-impl Desk {
+impl RegisterDesk {
     /// Executes requests until there is an event of a query.
     fn observed(&mut self) -> Option<ElectionEvent> {
         while let Some(output) = self.client.poll_output() {
@@ -45,14 +45,14 @@ fn value(text: &'static str) -> Bytes {
 #[test]
 fn watch_goes_on_for_the_waiter_when_an_observer_leaves_and_ends_with_the_last() {
     // RG7
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.write(others(true));
     let lock = desk.client.acquire(desk.now, &request()).unwrap();
     while desk.event().is_some() {}
     let observer = desk.client.observe(desk.now, b"x").unwrap();
     let query = desk.client.leader(desk.now, b"x").unwrap();
     while desk.observed().is_some() {}
-    let ends = |desk: &mut Desk| {
+    let ends = |desk: &mut RegisterDesk| {
         core::iter::from_fn(|| desk.client.poll_output()).any(|o| matches!(o, Output::Unwatch { .. }))
     };
     desk.client.close_query(desk.now, observer);
@@ -72,7 +72,7 @@ fn watch_goes_on_for_the_waiter_when_an_observer_leaves_and_ends_with_the_last()
 #[test]
 fn value_is_in_record_and_version_is_revision() {
     // RG8
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let lock = desk.client.campaign(desk.now, &request(), value("a")).unwrap();
     desk.granted(lock);
     assert_eq!(desk.record().value, value("a"));
@@ -87,7 +87,7 @@ fn value_is_in_record_and_version_is_revision() {
 #[test]
 fn candidate_of_same_client_is_elected_with_its_own_value() {
     // RG8
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let first = desk.client.campaign(desk.now, &request(), value("a")).unwrap();
     desk.granted(first);
     let second = desk.client.campaign(desk.now, &request(), value("b")).unwrap();
@@ -100,7 +100,7 @@ fn candidate_of_same_client_is_elected_with_its_own_value() {
 #[test]
 fn proclamation_fails_in_time_and_value_is_still_tried() {
     // RG8
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let lock = desk.client.campaign(desk.now, &request(), value("a")).unwrap();
     desk.granted(lock);
     desk.client.proclaim(desk.now, lock, value("b")).unwrap();
@@ -124,7 +124,7 @@ fn proclamation_fails_in_time_and_value_is_still_tried() {
 #[test]
 fn leader_is_read_once() {
     // RG8
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.client.leader(desk.now, b"x").unwrap();
     assert_eq!(desk.value(), None);
     desk.write(Record { value: value("v"), ..others(true) });
@@ -142,7 +142,7 @@ fn leader_is_read_once() {
 #[test]
 fn observer_sees_changes_but_no_renewals_and_end_of_dead_leader() {
     // RG7, RG8
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let query = desk.client.observe(desk.now, b"x").unwrap();
     assert_eq!(desk.value(), None);
     desk.write(Record { value: value("v"), ..others(true) });
@@ -177,7 +177,7 @@ fn observer_sees_changes_but_no_renewals_and_end_of_dead_leader() {
 #[test]
 fn store_that_reports_at_once_causes_no_loop() {
     // RG7
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.client.observe(desk.now, b"x").unwrap();
     let mut reads = 0;
     while let Some(output) = desk.client.poll_output() {
@@ -196,7 +196,7 @@ fn store_that_reports_at_once_causes_no_loop() {
 
 #[test]
 fn shutdown_ends_queries() {
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.client.observe(desk.now, b"x").unwrap();
     desk.client.shutdown(desk.now, Duration::from_secs(1));
     let ended = core::iter::from_fn(|| desk.client.poll_output())

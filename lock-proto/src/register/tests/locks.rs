@@ -14,7 +14,7 @@ pub(super) const TTL: Duration = Duration::from_secs(10);
 pub(super) const DAY: u64 = 1_764_288_000_000;
 
 /// A client, and a register that holds what it was last told.
-pub(super) struct Desk {
+pub(super) struct RegisterDesk {
     pub(super) client: Client,
     pub(super) now: Instant,
     pub(super) register: Option<Entry>,
@@ -23,7 +23,7 @@ pub(super) struct Desk {
     made: (u32, u32),
 }
 
-impl Desk {
+impl RegisterDesk {
     pub(super) fn new() -> Self {
         Self::with(Config::new().poll(Backoff::fixed(Duration::from_secs(1))))
     }
@@ -137,7 +137,7 @@ pub(super) fn unknown() -> Reply {
 #[test]
 fn release_is_answered_once_the_next_waiter_has_replaced_the_record() {
     // RG8, U1, H6
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let first = desk.acquire(Wait::Forever);
     desk.granted(first);
     let second = desk.acquire(Wait::Forever);
@@ -163,7 +163,7 @@ fn release_is_answered_once_the_next_waiter_has_replaced_the_record() {
 #[test]
 fn record_of_a_lost_hold_is_freed_without_a_read_that_may_be_stale() {
     // RG4, RG6
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let request = Acquire::new("x").ttl(TTL).renew(Renew::AtMost(TTL / 10));
     let lock = desk.client.acquire(desk.now, &request).unwrap();
     desk.granted(lock);
@@ -183,7 +183,7 @@ fn record_of_a_lost_hold_is_freed_without_a_read_that_may_be_stale() {
 #[test]
 fn waiter_that_was_too_slow_twice_tries_again_soon() {
     // RG7
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.write(others(false));
     desk.acquire(Wait::Forever);
     let mut waited = Duration::ZERO;
@@ -203,7 +203,7 @@ fn waiter_that_was_too_slow_twice_tries_again_soon() {
 #[test]
 fn records_grow_and_stay_when_free() {
     // RG0, RG5
-    let mut desk = Desk::with(Config::new().label("host 1"));
+    let mut desk = RegisterDesk::with(Config::new().label("host 1"));
     let lock = desk.acquire(Wait::Forever);
     let grant = desk.granted(lock);
     let first = desk.record().clone();
@@ -218,7 +218,7 @@ fn records_grow_and_stay_when_free() {
 #[test]
 fn own_key_costs_two_writes_a_cycle() {
     // RG3
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let mut fence = 0;
     for cycle in 0..3 {
         let lock = desk.acquire(Wait::Forever);
@@ -234,7 +234,7 @@ fn own_key_costs_two_writes_a_cycle() {
 #[test]
 fn busy_poll_is_one_read() {
     // RG7
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.write(others(true));
     desk.acquire(Wait::Forever);
     for polls in 1..=5 {
@@ -247,7 +247,7 @@ fn busy_poll_is_one_read() {
 #[test]
 fn watch_spares_no_poll_and_adds_no_loop() {
     // RG7
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.write(others(true));
     let lock = desk.acquire(Wait::Forever);
     let mut watches = 0;
@@ -280,7 +280,7 @@ fn watch_spares_no_poll_and_adds_no_loop() {
 #[test]
 fn record_of_dead_holder_is_taken_after_its_ttl() {
     // RG1
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.write(others(true));
     let lock = desk.acquire(Wait::Forever);
     while desk.event().is_some() {}
@@ -307,7 +307,7 @@ fn age_counts_less_a_margin_unless_it_is_switched_off() {
         (Config::new().clock_margin(Duration::ZERO), 10_200, true),
         (Config::new().store_clock(false), 99_000, false),
     ] {
-        let mut desk = Desk::with(config);
+        let mut desk = RegisterDesk::with(config);
         let entry = Entry::new(others(true), Revision::from(1)).age(Duration::from_millis(age));
         (desk.register, desk.revision) = (Some(entry), 1);
         desk.acquire(Wait::Try);
@@ -319,7 +319,7 @@ fn age_counts_less_a_margin_unless_it_is_switched_off() {
 #[test]
 fn observation_outlives_acquisition() {
     // RG1
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.write(others(true));
     desk.acquire(Wait::Try);
     assert!(matches!(desk.event(), Some(Event::Failed(Failure::TimedOut(report))) if report.is_busy()));
@@ -331,7 +331,7 @@ fn observation_outlives_acquisition() {
 #[test]
 fn unknown_take_is_freed_with_the_same_expectation() {
     // RG4
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.write(others(false));
     let lock = desk.acquire(Wait::Forever);
     let (call, request) = desk.next_request().unwrap();
@@ -362,7 +362,7 @@ fn unknown_take_is_freed_with_the_same_expectation() {
 #[test]
 fn applied_renewal_counts_from_its_departure() {
     // RG4
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let lock = desk.acquire(Wait::Forever);
     desk.granted(lock);
     desk.later(Duration::from_millis(3_400));
@@ -383,7 +383,7 @@ fn applied_renewal_counts_from_its_departure() {
 fn other_record_is_loss_and_absent_one_is_gone() {
     // RG4, H6
     for (record, loss) in [(Some(Record { version: DAY + 5, ..others(true) }), Loss::Taken), (None, Loss::Gone)] {
-        let mut desk = Desk::new();
+        let mut desk = RegisterDesk::new();
         let lock = desk.acquire(Wait::Forever);
         desk.granted(lock);
         let before = record.is_some();
@@ -402,7 +402,7 @@ fn other_record_is_loss_and_absent_one_is_gone() {
 #[test]
 fn lost_hold_keeps_its_record_until_its_guard_returns() {
     // RG8, H6
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let request = Acquire::new("x").ttl(TTL).renew(Renew::AtMost(Duration::from_secs(1)));
     let lock = desk.client.acquire(desk.now, &request).unwrap();
     desk.granted(lock);
@@ -424,7 +424,7 @@ fn lost_hold_keeps_its_record_until_its_guard_returns() {
 fn fence_ahead_of_clock_is_reported() {
     // RG5
     for (ahead, reported) in [(59_999, 0), (90_000, 90_001)] {
-        let mut desk = Desk::new();
+        let mut desk = RegisterDesk::new();
         desk.write(Record { fence: DAY + ahead, ..others(false) });
         let lock = desk.acquire(Wait::Forever);
         let grant = desk.granted(lock);
@@ -436,7 +436,7 @@ fn fence_ahead_of_clock_is_reported() {
 #[test]
 fn hand_over_counts_in_fence_and_costs_no_request() {
     // RG5, RG8
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let lock = desk.acquire(Wait::Forever);
     let first = desk.granted(lock);
     let next = desk.acquire(Wait::Forever);
@@ -452,7 +452,7 @@ fn hand_over_counts_in_fence_and_costs_no_request() {
 fn refusal_fails_at_once_and_foreign_content_is_not_overwritten() {
     // RG0
     for (class, refused) in [(ErrorClass::Refused, true), (ErrorClass::KeyInUse, false)] {
-        let mut desk = Desk::new();
+        let mut desk = RegisterDesk::new();
         desk.acquire(Wait::Forever);
         let (call, _) = desk.next_request().unwrap();
         desk.reply(call, &Reply::Rejected(ServerError { class, text: "no".into() }));
@@ -468,7 +468,7 @@ fn refusal_fails_at_once_and_foreign_content_is_not_overwritten() {
 #[test]
 fn silent_store_stops_no_shutdown_and_leaves_no_machine() {
     // RG4
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let lock = desk.acquire(Wait::Forever);
     desk.granted(lock);
     desk.client.release(desk.now, lock).unwrap();
@@ -483,7 +483,7 @@ fn silent_store_stops_no_shutdown_and_leaves_no_machine() {
 #[test]
 fn refused_release_is_unknown_at_once() {
     // U1
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     let lock = desk.acquire(Wait::Forever);
     desk.granted(lock);
     desk.client.release(desk.now, lock).unwrap();
@@ -499,7 +499,7 @@ fn refused_release_is_unknown_at_once() {
 fn records_of_any_numbers_are_harmless() {
     // RG0
     let record = |held| Record { version: u64::MAX, fence: u64::MAX, ttl: Duration::MAX, ..others(held) };
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.write(record(true));
     let lock = desk.acquire(Wait::Forever);
     while desk.event().is_some() {}
@@ -514,7 +514,7 @@ fn records_of_any_numbers_are_harmless() {
 #[test]
 fn memory_is_bounded() {
     // RG1
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     for n in 0..1_100 {
         desk.register = None;
         let lock = desk.client.acquire(desk.now, &Acquire::new(std::format!("{n}"))).unwrap();
@@ -532,7 +532,7 @@ fn memory_is_bounded() {
 
 #[test]
 fn ping_reads_one_key() {
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.client.ping(desk.now).unwrap();
     let (call, request) = desk.next_request().unwrap();
     assert!(matches!(request, Request::Read { key } if &key[..] == b"lock-proto:ping"));
@@ -543,7 +543,7 @@ fn ping_reads_one_key() {
 #[test]
 fn many_conflicts_do_not_spin() {
     // RG6
-    let mut desk = Desk::new();
+    let mut desk = RegisterDesk::new();
     desk.acquire(Wait::Forever);
     let mut requests = 0;
     while let Some((call, request)) = desk.next_request() {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::hash::BuildHasher as _;
 use std::hash::RandomState;
 
-use super::world::{RegisterMove, SearchPlan, World};
+use super::world::{RegisterMove, RegisterWorld, SearchPlan};
 use crate::jitter::mix;
 use crate::register::flaw::RegisterFlaw;
 
@@ -52,8 +52,8 @@ const HANDOVER: SearchPlan = SearchPlan {
 };
 
 /// The first moves of a plan.
-fn begin(plan: SearchPlan) -> World {
-    let mut world = World::new(plan);
+fn begin(plan: SearchPlan) -> RegisterWorld {
+    let mut world = RegisterWorld::new(plan);
     if plan.short {
         let answer = RegisterMove::Answer { side: 0, place: 0 };
         let acquire = RegisterMove::Acquire { side: 0 };

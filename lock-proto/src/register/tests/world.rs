@@ -116,7 +116,7 @@ pub(super) struct SearchPlan {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct World {
+pub(super) struct RegisterWorld {
     plan: SearchPlan,
     ticks: u64,
     sides: [Side; 2],
@@ -145,7 +145,7 @@ fn revision(record: &Record) -> Revision {
     )
 }
 
-impl World {
+impl RegisterWorld {
     pub(super) fn new(plan: SearchPlan) -> Self {
         let side = |n: u8| {
             let mut config = Config::new()

@@ -103,7 +103,7 @@ impl Folder {
             draft: self.clients.folder_of(record.writer.client).join(format!("{}", self.drafts)),
             record,
             expected: expected.map(|expected| expected.record),
-            step: Step::Check,
+            step: WriteStep::Check,
         }
     }
 }
@@ -117,11 +117,11 @@ pub(super) struct Writing {
     draft: PathBuf,
     record: Record,
     expected: Option<Record>,
-    step: Step,
+    step: WriteStep,
 }
 
 #[derive(Debug)]
-enum Step {
+enum WriteStep {
     Check,
     Draft,
     Publish,
@@ -133,31 +133,31 @@ enum Step {
 impl Writing {
     /// Takes a step. Returns the result after the last one.
     pub(super) fn step(&mut self, folder: &mut Folder) -> Option<Result<Revision, RegisterError>> {
-        let next = match core::mem::replace(&mut self.step, Step::Check) {
-            Step::Check => self.check().map(|()| Step::Draft),
-            Step::Draft => match self.draft(folder) {
-                Ok(()) => Ok(Step::Publish),
-                Err(error) => Ok(Step::RemoveDraft(Err(error))),
+        let next = match core::mem::replace(&mut self.step, WriteStep::Check) {
+            WriteStep::Check => self.check().map(|()| WriteStep::Draft),
+            WriteStep::Draft => match self.draft(folder) {
+                Ok(()) => Ok(WriteStep::Publish),
+                Err(error) => Ok(WriteStep::RemoveDraft(Err(error))),
             },
-            Step::Publish => Ok(match self.publish() {
-                Ok(()) if self.expected.is_some() => Step::Verify,
-                done => Step::RemoveDraft(done.map(|()| revision(&self.record))),
+            WriteStep::Publish => Ok(match self.publish() {
+                Ok(()) if self.expected.is_some() => WriteStep::Verify,
+                done => WriteStep::RemoveDraft(done.map(|()| revision(&self.record))),
             }),
-            Step::Verify => Ok(Step::RemoveDraft(self.verify().map(|()| revision(&self.record)))),
-            Step::RemoveDraft(done) => {
+            WriteStep::Verify => Ok(WriteStep::RemoveDraft(self.verify().map(|()| revision(&self.record)))),
+            WriteStep::RemoveDraft(done) => {
                 self.remove_draft();
                 match done {
                     Ok(revision) => {
                         let mut old = versions(&self.folder).unwrap_or_default().into_iter().collect::<Vec<_>>();
                         old.retain(|version| *version < self.record.version);
                         old.reverse();
-                        Ok(Step::RemoveOld(revision, old))
+                        Ok(WriteStep::RemoveOld(revision, old))
                     }
                     Err(error) => Err(error),
                 }
             }
-            Step::RemoveOld(revision, mut old) => match old.pop() {
-                Some(oldest) if self.remove(oldest) => Ok(Step::RemoveOld(revision, old)),
+            WriteStep::RemoveOld(revision, mut old) => match old.pop() {
+                Some(oldest) if self.remove(oldest) => Ok(WriteStep::RemoveOld(revision, old)),
                 _ => return Some(Ok(revision)),
             },
         };

@@ -18,19 +18,19 @@ use crate::slot::Slot;
 /// How long a drop waits for the call under way, and for the value to be dropped.
 const DROP_WITHIN: Duration = Duration::from_secs(1);
 
-type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
+type FileJob<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 /// A value, and the thread that uses it. Not a pool's: a full pool would stop the renewals.
 // RF1
 pub(super) struct Worker<S> {
-    jobs: Option<Sender<Job<S>>>,
+    jobs: Option<Sender<FileJob<S>>>,
     /// In a mutex, so that the register can be shared.
     ended: Mutex<Receiver<()>>,
 }
 
 impl<S: Send + 'static> Worker<S> {
     pub(super) fn spawn(mut value: S) -> io::Result<Self> {
-        let (jobs, queue) = channel::<Job<S>>();
+        let (jobs, queue) = channel::<FileJob<S>>();
         let (end, ended) = channel();
         Builder::new().name("lock-file".into()).spawn(move || {
             for job in queue {

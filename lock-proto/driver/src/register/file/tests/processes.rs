@@ -43,12 +43,12 @@ fn child() {
     let _ = std::io::stdin().read_exact(&mut line);
 }
 
-struct Process {
+struct FolderUser {
     child: Child,
     lines: BufReader<ChildStdout>,
 }
 
-impl Process {
+impl FolderUser {
     fn start(root: &Path, steps: usize) -> Self {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "--nocapture", "register::file::tests::processes::child"]);
@@ -84,7 +84,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for FolderUser {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -101,7 +101,7 @@ fn killed_in_mid_write_blocks_nobody_and_is_known_to_be_dead() {
             if exists {
                 own.write(KEY, record(1, None), None).unwrap();
             }
-            let mut process = Process::start(root.path(), steps);
+            let mut process = FolderUser::start(root.path(), steps);
             process.child.kill().unwrap();
             process.child.wait().unwrap();
             let seen = own.read(KEY).unwrap();
@@ -125,7 +125,7 @@ fn stopped_in_mid_write_blocks_nobody_and_learns_that_it_was_late() {
             if exists {
                 own.write(KEY, record(1, None), None).unwrap();
             }
-            let mut process = Process::start(root.path(), steps);
+            let mut process = FolderUser::start(root.path(), steps);
             process.signal("-STOP");
             let seen = own.read(KEY).unwrap();
             let of_child = seen.as_ref().is_some_and(|entry| entry.record.writer.client.bits() == CHILD);
@@ -167,7 +167,7 @@ fn client_that_is_alive_in_this_process_is_not_dead() {
 fn drafts_of_long_dead_clients_are_removed() {
     // RF4
     let root = in_memory();
-    let process = Process::start(root.path(), 2);
+    let process = FolderUser::start(root.path(), 2);
     let folder = root.path().join("clients").join(format!("{CHILD:032x}"));
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2, "its lock and a draft");
     let long_ago = std::time::SystemTime::now() - Duration::from_secs(7200);

@@ -33,7 +33,7 @@ impl Actor {
     }
 
     /// Takes the next step that others can see, and those that they cannot.
-    fn turn(&mut self, history: &mut History) {
+    fn turn(&mut self, history: &mut WriteHistory) {
         self.crashes_after -= 1;
         match &mut self.writing {
             None => {
@@ -58,13 +58,13 @@ impl Actor {
         }
     }
 
-    fn run(&mut self, history: &mut History) {
+    fn run(&mut self, history: &mut WriteHistory) {
         while self.has_turn() {
             self.turn(history);
         }
     }
 
-    fn stop_before_link(&mut self, history: &mut History) {
+    fn stop_before_link(&mut self, history: &mut WriteHistory) {
         // The read; then the check and the draft.
         self.turn(history);
         self.turn(history);
@@ -78,14 +78,14 @@ impl Actor {
 
 /// What the writers were told.
 #[derive(Default)]
-struct History {
+struct WriteHistory {
     written: BTreeMap<u64, u128>,
     refused: Vec<(u64, u128)>,
     unknown: Vec<(u64, u128)>,
     crashed: Vec<u128>,
 }
 
-impl History {
+impl WriteHistory {
     fn ended(&mut self, client: u128, version: u64, result: Result<(), RegisterError>) {
         match result {
             Ok(()) => {
@@ -114,7 +114,7 @@ impl History {
 }
 
 /// Runs all schedules of the actors that `start` makes.
-fn all_schedules(mut start: impl FnMut(&Path) -> (Vec<Actor>, History)) -> (usize, usize) {
+fn all_schedules(mut start: impl FnMut(&Path) -> (Vec<Actor>, WriteHistory)) -> (usize, usize) {
     let (mut runs, mut unknown) = (0, 0);
     // For each turn, which of the actors that had one took it, and how many had one.
     let mut schedule: Vec<(usize, usize)> = Vec::new();
@@ -149,7 +149,7 @@ fn all_schedules(mut start: impl FnMut(&Path) -> (Vec<Actor>, History)) -> (usiz
 }
 
 /// Another process sees the last record, and can replace it.
-fn afterwards(root: &Path, history: &mut History) {
+fn afterwards(root: &Path, history: &mut WriteHistory) {
     let mut last = Actor::new(root, 99, 1);
     last.run(history);
     assert!(history.written.values().any(|client| *client == 99), "a write with nobody else succeeds");
@@ -173,7 +173,7 @@ fn two_writers_in_all_orders_write_each_version_once() {
             if exists {
                 with_record(root);
             }
-            let mut history = History::default();
+            let mut history = WriteHistory::default();
             let mut first = Actor::new(root, 2, 1);
             first.turn(&mut history);
             (vec![first, Actor::new(root, 3, 2)], history)
@@ -192,7 +192,7 @@ fn crash_after_any_step_blocks_nobody() {
                     with_record(root);
                 }
                 let crashing = Actor { crashes_after, ..Actor::new(root, 2, 1) };
-                (vec![crashing, Actor::new(root, 3, 1)], History::default())
+                (vec![crashing, Actor::new(root, 3, 1)], WriteHistory::default())
             });
             assert!(runs > 0);
         }
@@ -207,7 +207,7 @@ fn writers_that_come_late_are_told_so() {
     for two in [false, true] {
         let (runs, unknown) = all_schedules(|root| {
             with_record(root);
-            let mut history = History::default();
+            let mut history = WriteHistory::default();
             let [mut first, mut second, mut third] = [2, 3, 4].map(|client| Actor::new(root, client, 1));
             first.stop_before_link(&mut history);
             third.run(&mut history);
