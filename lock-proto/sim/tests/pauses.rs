@@ -80,6 +80,29 @@ fn single_attempt_ends_pause() {
     on_each_store!(attempt_connects);
 }
 
+macro_rules! misuse_connects_nowhere {
+    ($w:expr, $nodes:expr) => {{
+        let mut w = down!($w, $nodes);
+        w.acquire(0, Acquire::new("waits"));
+        w.run_for(secs(20));
+        let connects = |log: &str| log.lines().filter(|line| line.ends_with(" connect")).count();
+        let before = connects(&w.log());
+        for _ in 0..10 {
+            w.try_verb(0, |client, now| client.acquire(now, &Acquire::new("").wait(Wait::Try))).unwrap_err();
+            w.run_for(ms(11));
+        }
+        // The pauses go on: each is longer than these attempts take.
+        assert!(connects(&w.log()) - before <= $nodes, "{}", w.log_tail(60));
+    }};
+}
+
+/// It ended the pause before it was checked.
+#[test]
+fn invalid_request_ends_no_pause() {
+    // P9
+    on_each_store!(misuse_connects_nowhere);
+}
+
 macro_rules! ping_connects {
     ($w:expr, $nodes:expr) => {{
         let mut w = down!($w, $nodes);

@@ -113,11 +113,11 @@ impl<S: Store + Transport> Client<S> {
         self.locks.is_idle()
     }
 
-    /// Somebody waits for an answer for this long. Half of it is left for the connection.
+    /// Somebody waits for an answer for this long from the current time on. Half of it is left for the
+    /// connection.
     // P9
-    pub(crate) fn hurry(&mut self, now: Instant, limit: Option<Duration>) {
+    pub(crate) fn hurry(&mut self, limit: Option<Duration>) {
         if let Some(limit) = limit {
-            self.locks.handle_timeout(now);
             S::hurry(self, self.now() + limit / 2);
         }
     }
@@ -141,8 +141,12 @@ impl<S: Store + Transport> Client<S> {
 
 impl<S: Store + Transport> LockClient for Client<S> {
     fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
-        self.hurry(now, request.wait.limit());
-        self.verb(now, |locks, now| locks.acquire(now, request))
+        let id = self.locks.terms_of(now, request).map(|(key, terms)| {
+            self.hurry(request.wait.limit());
+            self.locks.begin(request, key, terms)
+        });
+        S::route(self);
+        id
     }
 
     fn claim(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
@@ -166,7 +170,8 @@ impl<S: Store + Transport> LockClient for Client<S> {
     }
 
     fn ping(&mut self, now: Instant) -> Result<(), Misuse> {
-        self.hurry(now, Some(Duration::ZERO));
+        self.locks.handle_timeout(now);
+        self.hurry(Some(Duration::ZERO));
         self.verb(now, Locks::ping)
     }
 

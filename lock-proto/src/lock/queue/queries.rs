@@ -239,7 +239,8 @@ where
     Queued<S>: Transport,
 {
     fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
-        self.hurry(now, request.wait.limit());
+        self.locks.handle_timeout(now);
+        self.hurry(request.wait.limit());
         self.verb(now, |locks, now| locks.campaign(now, request, value))
     }
 
