@@ -90,6 +90,39 @@ pub fn soonest<const N: usize>(all: [Option<Instant>; N]) -> Option<Instant> {
     })
 }
 
+/// When something is due: what is due earlier compares as less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum When {
+    /// At once.
+    #[default]
+    Now,
+    /// At this instant.
+    At(Instant),
+    /// Not until something else happens.
+    Never,
+}
+
+impl When {
+    pub(crate) fn is_due(self, now: Instant) -> bool {
+        self <= Self::At(now)
+    }
+
+    /// Returns the instant for a timer, which has passed if it is due now; `None` for never.
+    pub(crate) const fn instant(self) -> Option<Instant> {
+        match self {
+            Self::Now => Some(Instant::ZERO),
+            Self::At(at) => Some(at),
+            Self::Never => None,
+        }
+    }
+}
+
+impl From<Option<Instant>> for When {
+    fn from(at: Option<Instant>) -> Self {
+        at.map_or(Self::Never, Self::At)
+    }
+}
+
 /// A deadline, and what is due then.
 pub(crate) type Deadline = (Instant, &'static str);
 
@@ -134,6 +167,17 @@ mod tests {
         assert_eq!(at.round_down_to(1), at);
         assert_eq!(at.round_down_to(0), at);
         assert_eq!(Instant::MAX.round_down_to(u64::MAX), Instant::from_nanos(1 << 63));
+    }
+
+    #[test]
+    fn when_is_ordered() {
+        let at = Instant::from_millis(5);
+        assert!(When::Now < When::At(Instant::ZERO) && When::At(Instant::MAX) < When::Never);
+        assert!(When::Now.is_due(Instant::ZERO) && When::At(at).is_due(at) && !When::Never.is_due(Instant::MAX));
+        assert!(!When::At(at).is_due(Instant::from_millis(4)));
+        for timer in [Some(at), None] {
+            assert_eq!(When::from(timer).instant(), timer);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::lock::{
     self, Answer, Loss, QueueClient, SessionCall, SessionEnd, SessionEvent, SessionPurpose, SessionState, refusal,
     renew_at,
 };
-use crate::time::Instant;
+use crate::time::{Instant, When};
 
 /// The least number of attempts to revoke a lease before it is left to expire.
 const MIN_REVOKES: u32 = 8;
@@ -230,13 +230,12 @@ impl QueueClient<EtcdName> for EtcdWatches {
         EtcdLease { id: env.fresh_lease(), may_exist: false }
     }
 
-    fn session_deadline(session: &EtcdSession) -> Option<(Instant, &'static str)> {
+    fn session_deadline(session: &EtcdSession) -> (When, &'static str) {
         if session.is_unused() {
-            return Some((Instant::ZERO, "end of a lease"));
+            return (When::Now, "end of a lease");
         }
-        let expiry = session.is_alive().then_some((session.until, "end of a lease"));
-        let due = session.retry.deadline().map(|at| (at, "lease"));
-        [expiry, due].into_iter().flatten().min()
+        let expiry = When::from(session.is_alive().then_some(session.until));
+        (expiry, "end of a lease").min((session.retry.deadline().into(), "lease"))
     }
 
     fn session_timeout(session: &mut EtcdSession, env: &mut EtcdEnv) -> Option<SessionEvent> {

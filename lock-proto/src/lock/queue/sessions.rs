@@ -17,7 +17,7 @@ use crate::jitter::{doubled, jitter};
 use crate::lock::answer::{Answer, ErrorClass, ServerError, printable};
 use crate::lock::grant::Loss;
 use crate::lock::hub::Locks;
-use crate::time::Instant;
+use crate::time::{Instant, When};
 
 /// First and longest backoff after a failure.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
@@ -207,12 +207,10 @@ impl<S: QueueStore> QueueSession<S> {
     }
 
     /// Returns the next deadline and its reason.
-    fn deadline(&self) -> Option<(Instant, &'static str)> {
+    fn deadline(&self) -> (When, &'static str) {
         let own = S::Client::session_deadline(self);
-        if self.is_idle() && own.is_none_or(|(at, _)| at > self.idle_until) {
-            return Some((self.idle_until, "idle session"));
-        }
-        own
+        let idle = When::from(Some(self.idle_until).filter(|_| self.is_idle()));
+        if idle < own.0 { (idle, "idle session") } else { own }
     }
 
     /// Does the work that is due. An unused session ends, unless a query may use it.
@@ -290,8 +288,8 @@ impl<S: QueueStore> Sessions<S> {
 
     pub(crate) fn first_deadline(&self) -> Option<(Instant, &'static str)> {
         let (at, timer) = self.deadlines.first()?;
-        let session = self.of_timer(timer).and_then(|id| self.list.get(&id)).and_then(QueueSession::deadline);
-        let reason = session.map_or("a session", |(_, reason)| reason);
+        let session = self.of_timer(timer).and_then(|id| self.list.get(&id));
+        let reason = session.map_or("a session", |session| session.deadline().1);
         Some((at, reason))
     }
 
@@ -400,7 +398,7 @@ impl<S: QueueStore> Sessions<S> {
             self.deadlines.set(timer, None);
             self.timers[timer as usize] = None;
         } else {
-            self.deadlines.set(timer, session.deadline().map(|(at, _)| at));
+            self.deadlines.set(timer, session.deadline().0.instant());
         }
     }
 }

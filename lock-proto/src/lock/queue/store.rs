@@ -15,7 +15,7 @@ use super::sessions::{QueueSession, SessionCall, SessionEvent, SessionId};
 use crate::error::{Invalid, Misuse};
 use crate::lock::answer::Answer;
 use crate::lock::grant::Loss;
-use crate::time::Instant;
+use crate::time::{Instant, When};
 
 /// What a client and its store exchange.
 pub trait QueueProtocol: Sized {
@@ -165,7 +165,7 @@ pub trait QueueClient<S: QueueStore<Client = Self>>: Clone + Debug + Default + P
         true
     }
     /// Returns the next deadline and its reason.
-    fn session_deadline(session: &QueueSession<S>) -> Option<(Instant, &'static str)>;
+    fn session_deadline(session: &QueueSession<S>) -> (When, &'static str);
     /// Does the work that is due.
     fn session_timeout(session: &mut QueueSession<S>, env: &mut QueueEnv<S>) -> Option<SessionEvent>;
     /// Renews the session now.

@@ -13,7 +13,7 @@ use crate::lock::{Fact, Fence, Holding, Loss, Renew};
 use crate::register::config::Config;
 use crate::register::flaw::RegisterFlaw;
 use crate::register::record::Record;
-use crate::time::{Instant, nanos};
+use crate::time::{Instant, When, nanos};
 
 /// Bits of a fencing token that count local hand-overs.
 // RG5
@@ -154,15 +154,15 @@ impl HeldRecord {
         self.proclaims.drain(..failed).collect()
     }
 
-    /// Returns when the next write is due; `None` if none is.
-    pub(super) fn due_at(&self) -> Option<Instant> {
+    /// Returns when the next write is due.
+    pub(super) fn due_at(&self) -> When {
         if self.is_lost {
-            return None;
+            return When::Never;
         }
         if !self.requested.is_empty() || !self.proclaims.is_empty() {
-            return Some(Instant::ZERO);
+            return When::Now;
         }
-        (self.is_claimed && self.renew != Renew::Manual).then_some(self.renew_at)
+        (self.is_claimed && self.renew != Renew::Manual).then_some(self.renew_at).into()
     }
 
     /// A write of the hold leaves.

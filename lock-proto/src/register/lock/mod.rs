@@ -34,7 +34,7 @@ use crate::lock::{
     self, Acquire, Answer, Blocked, DEFAULT_TTL, Fact, Grant, Holding, Loss, Order, Release, Report, Store, Terms,
     Token, Wait, Waiter, check_name,
 };
-use crate::time::{Instant, sooner, soonest};
+use crate::time::{Instant, When, sooner, soonest};
 
 /// State machine for one lock name within one client, without a hub.
 pub type RegisterLock = lock::Lock<Cas>;
@@ -76,7 +76,7 @@ pub struct Cas {
     open: Option<OpenWrites>,
     call: Option<RegisterCall>,
     /// Nothing is sent before.
-    pause: Option<Instant>,
+    pause: When,
     /// The record, if it is this client's, is to be freed. Given up at this time, when other clients
     /// may take the lock anyway.
     frees: Option<Instant>,
@@ -153,7 +153,7 @@ impl Store for Cas {
             known: Known::default(),
             open: None,
             call: None,
-            pause: None,
+            pause: When::Now,
             frees: None,
             yields: Duration::ZERO,
             conflicts: 0,
@@ -184,7 +184,7 @@ impl Store for Cas {
             Order::Extend(_) => {
                 if let Some(hold) = &mut self.hold {
                     hold.extend(env.now);
-                    self.pause = None;
+                    self.pause = When::Now;
                 }
             }
             Order::HandOver { to, .. } => {
@@ -229,7 +229,7 @@ impl Store for Cas {
     #[inline]
     fn deadline(&self, env: &RegisterEnv) -> Option<(Instant, &'static str)> {
         let call = self.call.as_ref().map(|call| (call.deadline, "reply"));
-        let next = if call.is_some() { None } else { self.next_at().map(|at| (at, "next request")) };
+        let next = if call.is_some() { None } else { self.next_at().instant().map(|at| (at, "next request")) };
         let proclaims = self.hold.as_ref().and_then(|hold| hold.first_proclaim());
         let proclaims = proclaims.map(|since| (since + env.config.release_within, "end of a proclamation"));
         sooner(sooner(call, next), sooner(proclaims, self.frees.map(|at| (at, "end of a release"))))
@@ -270,7 +270,7 @@ impl Cas {
             return self.nobody_waits(env);
         }
         if before.is_some() {
-            self.pause = None;
+            self.pause = When::Now;
         }
     }
 
@@ -285,7 +285,7 @@ impl Cas {
         if self.frees.is_some() {
             return;
         }
-        self.pause = None;
+        self.pause = When::Now;
         if self.kept.is_none() {
             if may_apply || self.known.is_held_by(env.shared.client) {
                 self.free_soon(env);
@@ -305,7 +305,7 @@ impl Cas {
         let ttls = [self.call.as_ref().and_then(ttl_of), self.known.record().map(|record| record.ttl), open];
         let ttl = ttls.into_iter().flatten().max().unwrap_or(DEFAULT_TTL);
         self.frees = Some(env.now + env.config.takeover_after(ttl));
-        self.pause = None;
+        self.pause = When::Now;
         self.conflicts = 0;
     }
 
@@ -363,7 +363,7 @@ impl Cas {
     fn freed(&mut self, env: &mut RegisterEnv, outcome: Release) {
         self.frees = None;
         self.conflicts = 0;
-        self.pause = Some(env.now + mem::take(&mut self.yields));
+        self.pause = When::At(env.now + mem::take(&mut self.yields));
         self.answer_releases(env, outcome);
     }
 
@@ -389,7 +389,7 @@ impl Cas {
     pub(super) fn proclaim(&mut self, env: &mut RegisterEnv, value: Bytes) {
         if let Some(hold) = &mut self.hold {
             hold.proclaim(env.now, value);
-            self.pause = None;
+            self.pause = When::Now;
         }
         self.proceed(env);
     }
@@ -411,19 +411,19 @@ impl Cas {
 
     // --- requests ---
 
-    /// Returns when the next request is due; `None` if none is.
-    fn next_at(&self) -> Option<Instant> {
+    /// Returns when the next request is due.
+    fn next_at(&self) -> When {
         let due = match &self.hold {
-            Some(hold) => hold.due_at()?,
-            None if self.frees.is_some() || self.head.is_some() => Instant::ZERO,
-            None => return None,
+            Some(hold) => hold.due_at(),
+            None if self.frees.is_some() || self.head.is_some() => When::Now,
+            None => When::Never,
         };
-        Some(self.pause.map_or(due, |pause| due.max(pause)))
+        due.max(self.pause)
     }
 
     /// Sends the next request, if one is due.
     fn proceed(&mut self, env: &mut RegisterEnv) {
-        if self.call.is_some() || self.next_at().is_none_or(|at| at > env.now) {
+        if self.call.is_some() || !self.next_at().is_due(env.now) {
             return;
         }
         // The same expectation again decides on the writes before.
@@ -468,7 +468,7 @@ impl Cas {
     fn wait(&mut self, env: &mut RegisterEnv, why: Blocked, at: Option<Instant>) {
         self.known.is_fresh = false;
         if self.head.as_ref().is_some_and(|head| head.wait == Wait::Try) {
-            self.pause = Some(Instant::MAX);
+            self.pause = When::Never;
             return env.report(Fact::NotTaken);
         }
         env.blocked(why);
@@ -478,7 +478,7 @@ impl Cas {
         let n = env.serial;
         let next = env.now + every.saturating_sub(jitter(env.seed, n, every / 4));
         let end = at.map(|at| at + jitter(env.seed ^ 1, n, EXPIRY_SPREAD.min(every)));
-        self.pause = soonest([Some(next), end]);
+        self.pause = soonest([Some(next), end]).into();
         if why == Blocked::Held {
             self.watch(env);
         }
@@ -500,7 +500,7 @@ impl Cas {
     }
 
     fn read(&mut self, env: &mut RegisterEnv) {
-        if self.pause.is_some() {
+        if self.pause != When::Now {
             self.watch.poll();
         }
         let timeout = env.config.request_timeout;
@@ -564,7 +564,7 @@ impl Cas {
 
     fn send(&mut self, env: &mut RegisterEnv, request: Request, purpose: RegisterPurpose, timeout: Duration) {
         let call = env.next_call(CallOwner::Lock(env.slot), NodeId::new(0));
-        self.pause = None;
+        self.pause = When::Now;
         let (departed, deadline) = (env.now, env.now + timeout);
         self.call = Some(RegisterCall { serial: call.serial, departed, deadline, purpose });
         env.out.push_back(Output::Send { call, request, timeout });

@@ -13,7 +13,7 @@ use crate::lock::{Answer, Blocked, ErrorClass, Fact, Hopeless, Loss, Release, Re
 use crate::register::flaw::RegisterFlaw;
 use crate::register::record::{Entry, Revision};
 use crate::register::request::Reply;
-use crate::time::Instant;
+use crate::time::{Instant, When};
 
 impl Cas {
     /// Handles the reply to the call with this serial. That to any other call is dropped.
@@ -37,7 +37,7 @@ impl Cas {
         if self.watch.report(self.call.is_some()) {
             env.shared.watched.remove(&self.key);
             if self.hold.is_none() && self.frees.is_none() {
-                self.pause = None;
+                self.pause = When::Now;
             }
             self.proceed(env);
         }
@@ -215,7 +215,7 @@ impl Cas {
     }
 
     fn hopeless(&mut self, env: &mut RegisterEnv, why: Hopeless) {
-        self.pause = Some(Instant::MAX);
+        self.pause = When::Never;
         env.report(Fact::Hopeless(why));
     }
 
@@ -239,7 +239,7 @@ impl Cas {
     }
 
     fn pause_for(&mut self, env: &RegisterEnv, most: Duration) {
-        self.pause = Some(env.now + most.saturating_sub(jitter(env.seed, env.serial, most / 2)));
+        self.pause = When::At(env.now + most.saturating_sub(jitter(env.seed, env.serial, most / 2)));
     }
 
     /// Returns true if the last request has failed.

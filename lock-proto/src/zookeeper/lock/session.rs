@@ -14,7 +14,7 @@ use crate::lock::{
     self, Answer, Cause, Loss, Need, QueueClient, QueueOutput, SessionCall, SessionEnd, SessionEvent, SessionId,
     SessionPurpose, SessionState, renew_at,
 };
-use crate::time::{Instant, soonest};
+use crate::time::{Instant, When, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
 use crate::zookeeper::output::SessionOutput;
 use crate::zookeeper::path::Guid;
@@ -419,9 +419,9 @@ impl QueueClient<ZooKeeperName> for ZooKeeperClientState {
         session.is_connected() && !session.own.undecided
     }
 
-    fn session_deadline(session: &ZooKeeperSession) -> Option<(Instant, &'static str)> {
+    fn session_deadline(session: &ZooKeeperSession) -> (When, &'static str) {
         if session.must_be_quiet() || session.wants_end() {
-            return Some((Instant::ZERO, "end of a session"));
+            return (When::Now, "end of a session");
         }
         let (at, why) = match session.state {
             SessionState::Opening => (session.retry.deadline(), "session"),
@@ -432,7 +432,7 @@ impl QueueClient<ZooKeeperName> for ZooKeeperClientState {
             SessionState::Lost(_) => (session.end_at(), "end of a session"),
             SessionState::Checking | SessionState::Ending | SessionState::Over(_) => (None, ""),
         };
-        at.map(|at| (at, why))
+        (at.into(), why)
     }
 
     fn session_timeout(session: &mut ZooKeeperSession, env: &mut ZooKeeperEnv) -> Option<SessionEvent> {
