@@ -344,8 +344,8 @@ impl Shared {
                         events.push_back(event);
                     }
                 }
-                // Redis has no elections.
-                Output::Election { .. } => {}
+                // None is started.
+                Output::Operation { .. } => {}
                 Output::Stopped { unreleased } => state.stopped = Some(unreleased),
             }
         }

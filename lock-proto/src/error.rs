@@ -24,12 +24,15 @@ pub enum Misuse {
     #[error("the client is shutting down")]
     ShuttingDown,
     /// The client has reached its configured number of locks, counting those that are waited for,
-    /// or of queries.
+    /// or of operations.
     #[error("the client has reached its limit of {limit} (`max_locks`)")]
     TooMany {
         /// The configured limit.
         limit: u32,
     },
+    /// The store has no elections.
+    #[error("this store has no elections")]
+    NoElections,
     /// A value is out of range.
     #[error(transparent)]
     Invalid(#[from] Invalid),

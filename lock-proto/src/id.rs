@@ -168,10 +168,8 @@ pub(crate) enum CallOwner {
     Lock(u32),
     /// A session.
     Session(u32),
-    /// A query about an election.
-    Query(u32),
-    /// A check of the servers.
-    Ping,
+    /// An operation.
+    Operation(u32),
     /// No machine waits for the reply.
     Nobody,
 }

@@ -57,6 +57,7 @@ const fn misused(why: Misuse) {
         | Misuse::NotHeld(_)
         | Misuse::NotOffered(_)
         | Misuse::TooMany { .. }
+        | Misuse::NoElections
         | Misuse::Invalid(_) => {}
     }
 }

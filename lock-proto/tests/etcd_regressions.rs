@@ -11,7 +11,9 @@ use core::time::Duration;
 
 use etcd::Store;
 use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request, WatchId, WatchOutput};
-use lock_proto::{Acquire, CallId, ClientId, ErrorClass, Event, Instant, LockId, Loss, Renew, ServerError, Wait};
+use lock_proto::{
+    Acquire, CallId, ClientId, ErrorClass, Event, Instant, LockId, Loss, Operation, Renew, ServerError, Wait,
+};
 
 const NOW: Instant = Instant::from_millis(1_000);
 
@@ -48,7 +50,7 @@ impl Hub {
                 LocksOutput::Event { lock, event } => self.events.push((lock, event)),
                 LocksOutput::Store(WatchOutput::Watch { watch, .. }) => self.watches.push(watch),
                 LocksOutput::Store(WatchOutput::Unwatch { .. })
-                | LocksOutput::Election { .. }
+                | LocksOutput::Operation { .. }
                 | LocksOutput::Stopped { .. } => {}
             }
         }
@@ -282,7 +284,7 @@ fn proclamation_reports_only_its_own_wait() {
 fn observer_reads_again_when_change_overtakes_read() {
     let mut hub = Hub::new();
     hub.occupy("board/7");
-    hub.locks.observe(NOW, b"board").unwrap();
+    hub.locks.start(NOW, Operation::Observe("board".into())).unwrap();
     hub.drain();
     let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
     hub.locks.handle_watching(NOW, watch, hub.store.revision());
@@ -304,7 +306,7 @@ fn observer_reads_again_when_change_overtakes_read() {
 fn observer_sees_leaders_of_restored_cluster() {
     let mut hub = Hub::new();
     let snapshot = hub.later();
-    hub.locks.observe(NOW, b"board").unwrap();
+    hub.locks.start(NOW, Operation::Observe("board".into())).unwrap();
     hub.drain();
     let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
     hub.locks.handle_watching(NOW, watch, hub.store.revision());

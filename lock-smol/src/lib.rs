@@ -86,8 +86,8 @@ pub use connect::{connect, connect_on_runtime, connect_quorum, connect_with};
 pub use host::Smol;
 pub use lock_driver;
 pub use lock_driver::{
-    AcquireError, AcquireErrorKind, Acquiring, Campaigning, Client, ConnectError, Election, ExtendError, Guard,
-    LeadError, Leadership, LeadershipEnd, Lock, Observation, Observer, ProclaimError, Protected, Releasing,
+    AcquireError, AcquireErrorKind, Acquiring, Campaigning, Client, ConnectError, Election, ElectionEvent, ExtendError,
+    Guard, LeadError, Leadership, LeadershipEnd, Lock, Observation, Observer, ProclaimError, Protected, Releasing,
     ResignHandle, Settings, Shutdown, StopSignal, StoreSettings,
 };
 #[cfg(feature = "etcd")]
@@ -96,7 +96,7 @@ pub use lock_driver::{OwnerKeyError, OwnerKeyExt};
 pub use lock_driver::{OwnerNodeError, OwnerNodeExt};
 pub use lock_driver::{config, errors};
 pub use lock_proto;
-pub use lock_proto::{ClientId, ElectionEvent, Fence, Leader, Loss, Release, Renew, Token};
+pub use lock_proto::{ClientId, Fence, Leader, Loss, Release, Renew, Token};
 #[cfg(feature = "register")]
 pub use register::{connect_register, connect_register_with};
 pub use stream::Stream;
@@ -117,9 +117,8 @@ pub mod redis {
 /// Settings of clients on etcd, and keys for transactions.
 #[cfg(feature = "etcd")]
 pub mod etcd {
-    pub use lock_proto::etcd::{
-        Config, ElectionEvent, Endpoint, Leader, MAX_ENDPOINTS, MAX_VALUE, MIN_SESSION_TTL, OwnerKey,
-    };
+    pub use lock_driver::ElectionEvent;
+    pub use lock_proto::etcd::{Config, Endpoint, Leader, MAX_ENDPOINTS, MAX_VALUE, MIN_SESSION_TTL, OwnerKey};
 }
 
 /// Settings of clients on ZooKeeper, and nodes for transactions.

@@ -8,8 +8,8 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Instant;
 
-use lock_driver::{AcquireErrorKind, Client, LeadError, ProclaimError};
-use lock_proto::{Answer, Blocked, Breach, Cause, ElectionEvent, Fault, Leader, Loss, Release, Renew};
+use lock_driver::{AcquireErrorKind, Client, ElectionEvent, LeadError, ProclaimError};
+use lock_proto::{Answer, Blocked, Breach, Cause, Fault, Leader, Loss, Release, Renew};
 use lock_testkit::TIMEOUT;
 
 use crate::kit::{LONG, MS, SLACK};

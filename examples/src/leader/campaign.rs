@@ -5,8 +5,8 @@ use core::future::poll_fn;
 use core::pin::Pin;
 use core::task::Poll;
 
-use lock_driver::{LeadError, Leadership, OwnerKeyExt as _, OwnerNodeExt as _};
-use lock_proto::{ElectionEvent, Fence, Loss, Release};
+use lock_driver::{ElectionEvent, LeadError, Leadership, OwnerKeyExt as _, OwnerNodeExt as _};
+use lock_proto::{Fence, Loss, Release};
 use lock_tokio::Client;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;

@@ -6,8 +6,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lock_driver::{LeadershipEnd, Observation, Observer, ResignHandle, StoreSettings, call_on_thread};
-use lock_proto::{ElectionEvent, Fence, Release};
+use lock_driver::{ElectionEvent, LeadershipEnd, Observation, Observer, ResignHandle, StoreSettings, call_on_thread};
+use lock_proto::{Fence, Release};
 use lock_tokio::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time;

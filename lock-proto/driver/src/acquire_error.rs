@@ -306,6 +306,7 @@ impl From<Misuse> for AcquireErrorKind {
     fn from(misuse: Misuse) -> Self {
         match misuse {
             Misuse::ShuttingDown => Self::ShutDown,
+            Misuse::NoElections => Self::NoElections,
             Misuse::Stale(_)
             | Misuse::NotHeld(_)
             | Misuse::NotOffered(_)

@@ -15,14 +15,14 @@ use bytes::Bytes;
 
 use super::acquire_error::AcquireError;
 use super::client::Client;
-use super::election::{Campaigning, Election, Leadership, ProclaimError};
+use super::election::{Campaigning, Election, ElectionEvent, Leadership, ProclaimError};
 use super::guard::{ExtendError, Guard};
 use super::lock::{Acquiring, Lock};
 use super::observer::Observer;
+use super::operation::Observation;
 use super::outcome::Shutdown;
-use super::query::Observation;
 use super::shared::Shared;
-use lock_proto::{ElectionEvent, Leader, Loss, Release};
+use lock_proto::{Leader, Loss, Release};
 
 /// The longest sleep with a limit: timers may stop while the computer is suspended.
 // T4
@@ -272,7 +272,7 @@ impl Observation {
     /// [`next`](Self::next), blocking.
     #[must_use]
     pub fn next_blocking(&mut self) -> Option<ElectionEvent> {
-        self.owner.shared.assert_may_block();
+        self.0.owner.shared.assert_may_block();
         block_on(self.next())
     }
 }

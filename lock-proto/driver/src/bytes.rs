@@ -97,7 +97,7 @@ impl<C: ByteClient + Send + 'static> Engine for ByteEngine<C> {
         loop {
             match self.client.poll_output()? {
                 Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
-                Output::Election { query, event } => return Some(Notification::Election(query, event)),
+                Output::Operation { id, event } => return Some(Notification::Operation(id, event)),
                 duty @ (Output::Connect { .. }
                 | Output::Credentials { .. }
                 | Output::Disconnect { .. }
@@ -207,7 +207,7 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
                     tracing::debug!(unreleased, "client stopped");
                     shared.close(Some(unreleased));
                 }
-                Output::Event { .. } | Output::Election { .. } => {}
+                Output::Event { .. } | Output::Operation { .. } => {}
             }
         }
         stopped

@@ -11,14 +11,15 @@ use bytes::Bytes;
 
 use super::acquire_error::{AcquireError, AcquireErrorKind};
 use super::client::Client;
+use super::engine::Engine;
 use super::guard::{Guard, Hold, Releasing};
 use super::lock::{Acquiring, Lock};
 use super::name::Name;
-use super::query::Observation;
+use super::operation::{Observation, Running};
 use super::resign::StopRequest;
-use lock_proto::Instant;
+use super::shared::Core;
 use lock_proto::Misuse;
-use lock_proto::{Blocked, ElectionEvent, Elections, Failure, Leader, Loss, QueryId, Renew, Report};
+use lock_proto::{Blocked, Elections, Failure, Leader, Loss, Operation, OperationEvent, Renew, Report};
 
 impl Client {
     /// The election of this name, 1 to 512 bytes. On etcd in one queue with `etcdctl elect` and the
@@ -122,14 +123,14 @@ impl Election {
     ///
     /// Cancel safe.
     pub async fn leader(&self) -> Result<Option<Leader>, AcquireError> {
-        let mut answer = self.query(|elections, now, name| elections.leader(now, name))?;
+        let question = self.start(Operation::Leader)?;
         loop {
-            match answer.next().await {
-                Some(ElectionEvent::Leader(leader)) => return Ok(Some(leader)),
-                Some(ElectionEvent::NoLeader) => return Ok(None),
+            match question.next().await {
+                Some(OperationEvent::Leader(leader)) => return Ok(Some(leader)),
+                Some(OperationEvent::NoLeader | OperationEvent::Done) => return Ok(None),
                 // The machine retries.
-                Some(ElectionEvent::Disconnected) => {}
-                Some(ElectionEvent::Failed(failure)) => {
+                Some(OperationEvent::Disconnected) => {}
+                Some(OperationEvent::Failed(failure)) => {
                     return Err(self.lock.error(AcquireErrorKind::from(failure).once()));
                 }
                 None => return Err(self.lock.error(AcquireErrorKind::Forked)),
@@ -144,7 +145,7 @@ impl Election {
     /// The request is invalid, the client is shutting down, or the store has no elections. The
     /// observation reports errors of the servers.
     pub fn observe(&self) -> Result<Observation, AcquireError> {
-        self.query(|elections, now, name| elections.observe(now, name))
+        self.start(Operation::Observe).map(Observation)
     }
 
     /// The [failure](ElectionEvent::Failed) of an observation, as an error that names the election
@@ -154,16 +155,39 @@ impl Election {
         self.lock.error(failure.into())
     }
 
-    fn query(
-        &self,
-        f: impl FnOnce(&mut dyn Elections, Instant, &[u8]) -> Result<QueryId, Misuse>,
-    ) -> Result<Observation, AcquireError> {
-        let owner = &self.lock.owner;
-        let query = owner.shared.verb(|core, now, _| {
-            let query = core.with_elections(|elections| f(elections, now, self.lock.name()))?;
-            Ok(Observation::new(owner, &mut core.queries, query))
-        });
-        query.unwrap_or(Err(AcquireErrorKind::Forked)).map_err(|kind| self.lock.error(kind))
+    fn start(&self, operation: fn(Bytes) -> Operation) -> Result<Running, AcquireError> {
+        let name = Bytes::copy_from_slice(self.lock.name());
+        Running::start(&self.lock.owner, operation(name)).map_err(|kind| self.lock.error(kind))
+    }
+}
+
+/// Event of an [`Observation`] of an election.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ElectionEvent {
+    /// This candidate leads, with this value. Emitted again when the value changes.
+    Leader(Leader),
+    /// There is no leader. Also emitted while the oldest key of the election belongs to no
+    /// candidate, such as one of the election `name/other`, because no candidate can be elected
+    /// behind it.
+    NoLeader,
+    /// The server is currently unreachable, so the last report may be out of date. Emitted once the
+    /// connection has ended. A silent connection ends after `ping_after` and `ping_timeout` (13 s)
+    /// on etcd, and after two thirds of a tick and the request timeout (4 s) on ZooKeeper.
+    Disconnected,
+    /// The observation cannot continue. Last event.
+    Failed(Failure),
+}
+
+impl<E: Engine + ?Sized> Core<E> {
+    /// Calls the machine, if its store has elections.
+    pub(super) fn with_elections<R>(
+        &mut self,
+        f: impl FnOnce(&mut dyn Elections) -> Result<R, Misuse>,
+    ) -> Result<R, AcquireErrorKind> {
+        if self.is_closed() {
+            return Err(AcquireErrorKind::ShutDown);
+        }
+        Ok(f(self.engine.machine_mut().elections().ok_or(AcquireErrorKind::NoElections)?)?)
     }
 }
 

@@ -3,7 +3,7 @@
 use core::any::Any;
 
 use lock_proto::LockId;
-use lock_proto::{ElectionEvent, Event, Machine, QueryId};
+use lock_proto::{Event, Machine, OperationEvent, OperationId};
 
 /// A machine, and the work that it has queued for the driver.
 ///
@@ -23,6 +23,5 @@ pub(super) trait Engine: Any + Send {
 /// An event for a handle.
 pub(super) enum Notification {
     Lock(LockId, Event),
-    #[allow(dead_code, reason = "constructed by the stores that have elections")]
-    Election(QueryId, ElectionEvent),
+    Operation(OperationId, OperationEvent),
 }

@@ -100,12 +100,12 @@ mod host;
 mod lock;
 mod name;
 mod observer;
+mod operation;
 mod outcome;
 mod own_wait;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod owner;
 mod ping;
-mod query;
 mod race;
 mod reads;
 #[cfg(feature = "redis")]
@@ -135,7 +135,7 @@ pub use backend::{Driver, StoreSettings, connect};
 pub use client::Client;
 pub use clock::{BootClock, Clock, random_identity};
 pub use connect::ConnectError;
-pub use election::{Campaigning, Election, Leadership, ProclaimError};
+pub use election::{Campaigning, Election, ElectionEvent, Leadership, ProclaimError};
 #[cfg(feature = "etcd")]
 pub use etcd::{OwnerKeyError, OwnerKeyExt};
 pub use file::read_file;
@@ -143,8 +143,8 @@ pub use guard::{ExtendError, Guard, Protected, Releasing};
 pub use host::Host;
 pub use lock::{Acquiring, Lock};
 pub use observer::Observer;
+pub use operation::Observation;
 pub use outcome::Shutdown;
-pub use query::Observation;
 pub use resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use settings::Settings;
 pub use thread::{call_on_thread, connect_on_thread, start_or_error};

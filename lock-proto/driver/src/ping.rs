@@ -1,46 +1,11 @@
 //! Checks of the servers.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use super::acquire_error::{AcquireError, AcquireErrorKind};
 use super::client::Client;
-use super::engine::Engine;
-use super::shared::{Batch, Core};
-use super::slot::Slot;
-use lock_proto::Failure;
-use lock_proto::Instant;
-
-type Pong = Slot<Result<(), Failure>>;
-
-/// The futures that wait for the check in progress.
-#[derive(Default)]
-pub(super) struct Pings(Vec<Arc<Pong>>);
-
-impl Pings {
-    pub(super) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn notify(&mut self, result: &Result<(), Failure>, forked: bool, batch: &mut Batch) {
-        // No waker is dropped under the mutex: the batch takes also those of dropped futures.
-        for slot in self.0.drain(..) {
-            slot.notify(result.clone(), true, forked, batch);
-        }
-    }
-}
-
-impl<E: Engine + ?Sized> Core<E> {
-    fn ping(&mut self, now: Instant) -> Result<Arc<Pong>, AcquireErrorKind> {
-        if self.is_closed() {
-            return Err(AcquireErrorKind::ShutDown);
-        }
-        self.engine.machine_mut().ping(now)?;
-        let slot = Arc::<Pong>::default();
-        self.pings.0.push(Arc::clone(&slot));
-        Ok(slot)
-    }
-}
+use super::operation::Running;
+use lock_proto::{Operation, OperationEvent};
 
 impl Client {
     /// Checks the servers: connects, logs in, and waits for a reply. Takes no lock and writes no
@@ -66,11 +31,17 @@ impl Client {
     ///
     /// Cancel safe.
     pub async fn ping(&self) -> Result<(), AcquireError> {
-        let shared = &self.owner.shared;
-        let error = |kind| shared.error(kind, "ping", &Arc::default());
-        let slot =
-            shared.verb(|core, now, _| core.ping(now)).unwrap_or(Err(AcquireErrorKind::Forked)).map_err(error)?;
-        let result = shared.next(&slot).await.ok_or(AcquireErrorKind::Forked).map_err(error)?;
-        result.map_err(|failure| error(AcquireErrorKind::from(failure).once()))
+        let error = |kind| self.owner.shared.error(kind, "ping", &Arc::default());
+        let ping = Running::start(&self.owner, Operation::Ping).map_err(error)?;
+        match ping.next().await {
+            Some(OperationEvent::Failed(failure)) => Err(error(AcquireErrorKind::from(failure).once())),
+            Some(
+                OperationEvent::Done
+                | OperationEvent::Leader(_)
+                | OperationEvent::NoLeader
+                | OperationEvent::Disconnected,
+            ) => Ok(()),
+            None => Err(error(AcquireErrorKind::Forked)),
+        }
     }
 }

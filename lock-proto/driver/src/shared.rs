@@ -21,16 +21,15 @@ use super::engine::{Engine, Notification};
 use super::foreign::{foreign, foreign_for_each};
 use super::host::Host;
 use super::name::Name;
+use super::operation::Operations;
 use super::outcome::Shutdown;
 use super::own_wait::OwnWaits;
-use super::ping::Pings;
-use super::query::Queries;
 use super::slot::Slot;
 use super::ticket::{Extension, HoldState, Ticket, locked, locked_if_possible};
 use crate::clock::Clock as _;
 use lock_proto::Instant;
 use lock_proto::Misuse;
-use lock_proto::{Answer, Blocked, Event, Failure, Loss, Release};
+use lock_proto::{Answer, Blocked, Event, Loss, Release};
 use lock_proto::{ClientId, LockId};
 
 /// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so their types
@@ -60,8 +59,7 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
 /// the driver.
 pub(super) struct Core<E: ?Sized = dyn Engine> {
     tickets: Vec<Option<Arc<Ticket>>>,
-    pub(super) queries: Queries,
-    pub(super) pings: Pings,
+    pub(super) operations: Operations,
     /// When to wake the watchers of a ticket.
     pub(super) alarms: Vec<(Instant, Arc<Ticket>)>,
     /// When the driver's timer fires. The end of time if there is none, or if it was set for so
@@ -210,8 +208,7 @@ impl<E: Engine> Shared<E> {
         let clock = host.clock();
         let core = Core {
             tickets: Vec::new(),
-            queries: Queries::default(),
-            pings: Pings::default(),
+            operations: Operations::default(),
             alarms: Vec::new(),
             armed: Instant::MAX,
             waker: None,
@@ -356,8 +353,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         }
         self.abandoned.fetch_or(!core.stopping, Ordering::Release);
         core.stopping = true;
-        core.queries.close(forked, &mut batch);
-        core.pings.notify(&Err(Failure::ShuttingDown), forked, &mut batch);
+        core.operations.close(forked, &mut batch);
         batch.wakers.append(&mut core.left);
         let waker = core.waker.take();
         core.outcome.get_or_insert_with(|| Shutdown { unreleased: unreleased.unwrap_or(left) });
@@ -384,13 +380,8 @@ impl<E: Engine + ?Sized> Core<E> {
         while let Some(notification) = self.engine.poll_notification() {
             match notification {
                 Notification::Lock(lock, event) => self.notify(now, lock, event, batch),
-                Notification::Election(query, event) => self.queries.notify(query, event, batch),
+                Notification::Operation(id, event) => self.operations.notify(id, event, batch),
             }
-        }
-        if !self.pings.is_empty()
-            && let Some(result) = self.engine.machine_mut().poll_ping()
-        {
-            self.pings.notify(&result, false, batch);
         }
     }
 

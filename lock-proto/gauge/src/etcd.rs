@@ -81,7 +81,7 @@ impl Rig {
                 Output::Open { .. } | Output::Close { .. } => {}
                 Output::Credentials { .. }
                 | Output::Disconnect { .. }
-                | Output::Election { .. }
+                | Output::Operation { .. }
                 | Output::Stopped { .. } => {
                     panic!("unexpected: {output:?}")
                 }

@@ -8,9 +8,9 @@
 use alloc::vec::Vec;
 
 use lock_proto::Instant;
-use lock_proto::etcd::{ElectionEvent, Rpc, StreamKind, StreamSend};
+use lock_proto::etcd::{Rpc, StreamKind, StreamSend};
 use lock_proto::register::Request;
-use lock_proto::{Blocked, Event, Failure, Loss, Release};
+use lock_proto::{Blocked, Event, Failure, Loss, OperationEvent, Release};
 use lock_proto::{ConnId, LockId, Role};
 use prost::Message as _;
 
@@ -111,12 +111,13 @@ impl Fingerprint {
         self.fact(now, client, 9, &[lock.slot().into(), lock.generation().into(), kind, more[0], more[1]]);
     }
 
-    pub(super) fn election(&mut self, now: Instant, client: usize, event: &ElectionEvent) {
+    pub(super) fn election(&mut self, now: Instant, client: usize, event: &OperationEvent) {
         let (kind, revision, key) = match event {
-            ElectionEvent::Leader(leader) => (1, leader.mod_revision.unsigned_abs(), &leader.key[..]),
-            ElectionEvent::NoLeader => (2, 0, &b""[..]),
-            ElectionEvent::Disconnected => (3, 0, &b""[..]),
-            ElectionEvent::Failed(why) => (4, failure(why), &b""[..]),
+            OperationEvent::Leader(leader) => (1, leader.mod_revision.unsigned_abs(), &leader.key[..]),
+            OperationEvent::NoLeader => (2, 0, &b""[..]),
+            OperationEvent::Disconnected => (3, 0, &b""[..]),
+            OperationEvent::Failed(why) => (4, failure(why), &b""[..]),
+            OperationEvent::Done => (5, 0, &b""[..]),
         };
         self.fact(now, client, 10, &[kind, revision]);
         self.bytes(key);

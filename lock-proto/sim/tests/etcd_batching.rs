@@ -120,7 +120,7 @@ impl Simulation {
                     self.clients[client].claim(now, lock).unwrap();
                 }
             }
-            Output::Election { .. } | Output::Stopped { .. } => {}
+            Output::Operation { .. } | Output::Stopped { .. } => {}
         }
     }
 

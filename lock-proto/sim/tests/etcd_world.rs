@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-use lock_proto::etcd::ElectionEvent;
+use lock_proto::OperationEvent;
 use lock_proto::{Acquire, Event, LockId, Release};
 use lock_sim::Direction;
 use lock_sim::etcd::World;
@@ -263,7 +263,7 @@ fn waiter_survives_loss_of_its_watches() {
         w.expect(
             secs(3),
             "the observer receives it",
-            |w| matches!(w.observed(2, query).last(), Some(ElectionEvent::Leader(leader)) if leader.value == value),
+            |w| matches!(w.observed(2, query).last(), Some(OperationEvent::Leader(leader)) if leader.value == value),
         );
         w.close_query(2, query);
         release_and_wait(&mut w, 1, second);

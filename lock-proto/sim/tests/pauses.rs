@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use lock_proto::{Acquire, LockClient as _, TlsFault, Wait};
+use lock_proto::{Acquire, LockClient as _, OperationEvent, TlsFault, Wait};
 use lock_sim::world::Handshake;
 use lock_sim::{World, etcd, zookeeper};
 
@@ -110,10 +110,9 @@ macro_rules! ping_connects {
         w.run_for(secs(20));
         repair!(w, $nodes);
         w.run_for(ms(11));
-        w.try_verb(0, |client, now| client.ping(now)).unwrap();
+        let ping = w.ping(0);
         w.run_for(AT_ONCE);
-        let result = w.try_verb(0, |client, _| Ok(client.poll_ping())).unwrap();
-        assert_eq!(result, Some(Ok(())), "{}", w.log_tail(60));
+        assert_eq!(w.observed(0, ping), [OperationEvent::Done], "{}", w.log_tail(60));
     }};
 }
 

@@ -4,7 +4,7 @@
 use core::time::Duration;
 use lock_proto::{
     Acquire, Backoff, ByteClient, ClientId, ConnId, Drift, Event, Failure, Instant, LockClient, LockId, Loss, Machine,
-    Release, Renew, Wait,
+    Operation, OperationEvent, Release, Renew, Wait,
 };
 
 use lock_proto::redis::{Client, Config, Output, Wake};
@@ -465,16 +465,16 @@ fn ping_waits_for_request_timeout() {
     let start = Instant::from_millis(1_000);
     let config = Config::parse("redis://127.0.0.1:1").unwrap().request_timeout(secs(5)).connect_timeout(secs(5));
     let mut client = Client::new(start, config, ClientId::from_bits(1), 2).unwrap();
-    client.ping(start).unwrap();
+    let id = client.start(start, Operation::Ping).unwrap();
     let Some(Output::Connect { conn, .. }) = client.poll_output() else { panic!("no connection") };
     let late = start + ms(4_999);
     client.handle_timeout(late);
-    assert_eq!(client.poll_ping(), None);
+    assert_eq!(client.poll_output(), None);
     client.handle_connected(late, conn);
     let written = client.outgoing(conn).len();
     client.consume(conn, written);
     client.handle_received(late, conn, b":0\r\n");
-    assert_eq!(client.poll_ping(), Some(Ok(())));
+    assert_eq!(client.poll_output(), Some(Output::Operation { id, event: OperationEvent::Done }));
 }
 
 /// Regression: the connection was closed instead, and the name kept for ever.

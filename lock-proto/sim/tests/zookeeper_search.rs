@@ -158,7 +158,7 @@ impl State {
                         self.sweep();
                     }
                     Output::Event { lock, event } => self.event(client, lock, &event),
-                    Output::Credentials { .. } | Output::Election { .. } | Output::Stopped { .. } => {}
+                    Output::Credentials { .. } | Output::Operation { .. } | Output::Stopped { .. } => {}
                 }
             }
             let Process { machine, links, .. } = &mut self.clients[client];

@@ -64,7 +64,7 @@ impl Transport for Etcd {
                     }
                     LocksOutput::Store(WatchOutput::Unwatch { watch }) => client.links.unwatch(now, watch),
                     LocksOutput::Event { lock, event } => client.out.push_back(Output::Event { lock, event }),
-                    LocksOutput::Election { query, event } => client.out.push_back(Output::Election { query, event }),
+                    LocksOutput::Operation { id, event } => client.out.push_back(Output::Operation { id, event }),
                     LocksOutput::Stopped { unreleased } => {
                         client.links.close(now);
                         client.out.push_back(Output::Stopped { unreleased });

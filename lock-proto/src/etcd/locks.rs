@@ -9,7 +9,7 @@ use super::locks_output::WatchId;
 use super::message::KeyValue;
 use crate::error::ConfigError;
 use crate::id::ClientId;
-use crate::lock::{self, Context, QueueShared, ServerError};
+use crate::lock::{self, Context, OpenOperation, QueueShared, ServerError};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -47,13 +47,13 @@ impl Locks {
     /// Handles an opened or reopened watch: it reports every change after `revision`.
     pub fn handle_watching(&mut self, now: Instant, watch: WatchId, revision: i64) {
         let lock = |queued: &mut Etcd, env: &mut EtcdEnv| queued.watching(env, watch, revision);
-        self.watcher_step(now, watch, lock, |query, env| query.watching(env, revision));
+        self.watcher_step(now, watch, lock, |query, op, env| query.watching(op, env, revision));
     }
 
     /// Handles a write or deletion of a watched key at `revision`.
     pub fn handle_changed(&mut self, now: Instant, watch: WatchId, revision: i64, deleted: bool, kv: &KeyValue) {
         let lock = |queued: &mut Etcd, env: &mut EtcdEnv| queued.changed(env, watch, revision, kv, deleted);
-        self.watcher_step(now, watch, lock, |query, env| query.changed(env, revision));
+        self.watcher_step(now, watch, lock, |query, op, env| query.changed(op, env, revision));
     }
 
     /// Handles the loss of a watch, which the channel is reopening.
@@ -73,14 +73,14 @@ impl Locks {
         now: Instant,
         watch: WatchId,
         lock: impl FnOnce(&mut Etcd, &mut EtcdEnv),
-        query: impl FnOnce(&mut EtcdQuery, &mut EtcdEnv),
+        query: impl FnOnce(&mut EtcdQuery, &mut OpenOperation, &mut EtcdEnv),
     ) {
         self.handle_timeout(now);
         match self.ctx.env.shared.own.watchers.get(&watch).copied() {
             Some(WatchOwner::Lock(slot)) => self.input(slot, lock),
             // No event of a watch ends a query.
-            Some(WatchOwner::Query(slot)) => self.ctx.env.query_step(slot, |found, env| {
-                query(found, env);
+            Some(WatchOwner::Query(slot)) => self.ctx.env.query_step(slot, |found, op, env| {
+                query(found, op, env);
                 false
             }),
             None => {}

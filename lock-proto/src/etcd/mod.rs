@@ -55,7 +55,7 @@ mod rpc;
 mod status;
 mod url;
 
-pub use crate::lock::{ElectionEvent, Leader, MAX_VALUE, QueryId};
+pub use crate::lock::{Leader, MAX_VALUE};
 #[doc(hidden)]
 pub use channel::Grpc;
 pub use channel::{Channel, ChannelConfig, ChannelOutput};

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use super::rpc::{Rpc, RpcId, StreamId, StreamSend};
 use super::url::Endpoint;
 use crate::id::{ConnId, LockId, NodeId};
-use crate::lock::{Cause, CredentialsRequest, ElectionEvent, Event, QueryId};
+use crate::lock::{Cause, CredentialsRequest, Event, OperationEvent, OperationId};
 use crate::url::Secret;
 
 /// What the host must do, in order. The enum is exhaustive, so that no host misses a new variant.
@@ -78,12 +78,12 @@ pub enum Output {
         /// The event.
         event: Event,
     },
-    /// Report an event of a query or an observation.
-    Election {
-        /// The query or observation.
-        query: QueryId,
+    /// Report an event of an operation.
+    Operation {
+        /// The operation.
+        id: OperationId,
         /// The event.
-        event: ElectionEvent,
+        event: OperationEvent,
     },
     /// The shutdown has finished, and every connection is closed.
     Stopped {

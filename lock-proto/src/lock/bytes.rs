@@ -4,9 +4,9 @@ use alloc::boxed::Box;
 
 use super::answer::Cause;
 use super::credentials::CredentialsRequest;
-use super::election::{ElectionEvent, QueryId};
 use super::event::Event;
 use super::machine::Machine;
+use super::operation::{OperationEvent, OperationId};
 use crate::id::{ConnId, LockId, NodeId};
 use crate::time::Instant;
 use crate::url::Target;
@@ -93,12 +93,12 @@ pub enum Output {
         /// Its event.
         event: Event,
     },
-    /// Notify the owner of this query or observation of an election.
-    Election {
-        /// The query or observation.
-        query: QueryId,
+    /// Notify the owner of this operation.
+    Operation {
+        /// The operation.
+        id: OperationId,
         /// Its event.
-        event: ElectionEvent,
+        event: OperationEvent,
     },
     /// The shutdown is complete, and every connection is closed.
     Stopped {

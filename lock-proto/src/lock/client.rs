@@ -10,9 +10,9 @@ use super::answer::Answer;
 use super::config::Config;
 use super::credentials::Credentials;
 use super::election::Elections;
-use super::event::Failure;
 use super::hub::Locks;
 use super::machine::{ClientInfo, LockClient, Machine};
+use super::operation::{Operation, OperationId, Work};
 use super::request::Acquire;
 use super::store::{SharedState as _, Store};
 use crate::error::Misuse;
@@ -169,14 +169,19 @@ impl<S: Store + Transport> LockClient for Client<S> {
         self.verb(now, |locks, now| locks.shutdown(now, within));
     }
 
-    fn ping(&mut self, now: Instant) -> Result<(), Misuse> {
-        self.locks.handle_timeout(now);
-        self.hurry(Some(Duration::ZERO));
-        self.verb(now, Locks::ping)
+    fn start(&mut self, now: Instant, operation: Operation) -> Result<OperationId, Misuse> {
+        let id = self.locks.work_of(now, operation).map(|(work, until)| {
+            if matches!(work, Work::Ping(_)) {
+                self.hurry(Some(Duration::ZERO));
+            }
+            self.locks.begin_operation(work, until)
+        });
+        S::route(self);
+        id
     }
 
-    fn poll_ping(&mut self) -> Option<Result<(), Failure>> {
-        self.locks.poll_ping()
+    fn cancel(&mut self, now: Instant, operation: OperationId) {
+        self.verb(now, |locks, now| locks.cancel(now, operation));
     }
 
     fn valid_until(&self, lock: LockId) -> Option<Instant> {

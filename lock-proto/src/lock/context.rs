@@ -9,6 +9,7 @@ use super::config::Config;
 use super::event::Blocked;
 use super::exchange::{Fact, Order};
 use super::line::{Answers, Desk};
+use super::operation::Operations;
 use super::store::Store;
 use crate::id::{CallId, CallOwner, LockId, NodeId};
 use crate::time::Instant;
@@ -33,6 +34,7 @@ pub struct Env<S: Store> {
     pub(crate) facts: VecDeque<Fact>,
     pub(crate) is_stopping: bool,
     pub(crate) shared: S::Shared,
+    pub(crate) operations: Operations<S::Query>,
 }
 
 impl<S: Store> Env<S> {
@@ -65,7 +67,7 @@ pub struct Context<S: Store> {
 }
 
 impl<S: Store> Context<S> {
-    pub(crate) const fn with(now: Instant, config: Config<S::Settings>, seed: u64, shared: S::Shared) -> Self {
+    pub(crate) fn with(now: Instant, config: Config<S::Settings>, seed: u64, shared: S::Shared) -> Self {
         let env = Env {
             now,
             config,
@@ -77,6 +79,7 @@ impl<S: Store> Context<S> {
             facts: VecDeque::new(),
             is_stopping: false,
             shared,
+            operations: Operations::default(),
         };
         Self { env, orders: VecDeque::new(), ended: Vec::new(), stop_at: None }
     }

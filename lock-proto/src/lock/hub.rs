@@ -7,7 +7,6 @@ use super::answer::Answer;
 use super::config::Config;
 use super::context::Context;
 use super::lifecycle::Lock;
-use super::ping::Ping;
 use super::registry::Registry;
 use super::request::Acquire;
 use super::store::{SharedState as _, Store};
@@ -21,13 +20,12 @@ use crate::time::{Instant, soonest};
 pub struct Locks<S: Store> {
     pub(crate) ctx: Context<S>,
     pub(crate) locks: Registry<S::Key, Lock<S>>,
-    pub(super) ping: Ping,
     is_stopped: bool,
 }
 
 impl<S: Store> Locks<S> {
     pub(crate) fn with(ctx: Context<S>) -> Self {
-        Self { ctx, locks: Registry::new(), ping: Ping::Idle, is_stopped: false }
+        Self { ctx, locks: Registry::new(), is_stopped: false }
     }
 
     /// Requests a lock. Progress is reported as events for the returned id.
@@ -112,7 +110,7 @@ impl<S: Store> Locks<S> {
                 self.step(slot, Lock::shutdown);
             }
             S::Shared::shutting_down(self);
-            self.end_ping();
+            self.ctx.env.end_operations();
         }
         self.settle();
     }
@@ -156,7 +154,8 @@ impl<S: Store> Locks<S> {
     /// Does all work that is due or that follows from the last step.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        if self.ctx.env.shared.is_unsettled(self.ctx.env.now) || self.locks.due(self.ctx.env.now).is_some() {
+        let (env, now) = (&self.ctx.env, self.ctx.env.now);
+        if env.shared.is_unsettled(now) || self.locks.due(now).is_some() || env.operations.is_due(now) {
             self.settle_all();
         }
         if self.ctx.env.is_stopping {
@@ -175,7 +174,7 @@ impl<S: Store> Locks<S> {
             while S::Shared::settle_first(self) {}
             self.locks.served(self.ctx.env.now, slot);
         }
-        S::Shared::settle_last(self);
+        self.ctx.env.settle_operations();
     }
 
     #[cold]
@@ -216,7 +215,8 @@ impl<S: Store> Locks<S> {
         }
         let lock = self.locks.next_deadline().map(|(at, _)| at);
         let shared = self.ctx.env.shared.deadline().map(|(at, _)| at);
-        soonest([lock, shared, self.stop_at()]).filter(|at| *at < Instant::MAX)
+        let operation = self.ctx.env.operations.deadline().map(|(at, _)| at);
+        soonest([lock, shared, operation, self.stop_at()]).filter(|at| *at < Instant::MAX)
     }
 
     /// Returns [`next_deadline`](Self::next_deadline) and its reason.
@@ -229,7 +229,7 @@ impl<S: Store> Locks<S> {
             (at, deadline.map_or("a lock", |(_, reason)| reason))
         });
         let stop = self.stop_at().map(|at| (at, "end of the shutdown"));
-        let all = [lock, self.ctx.env.shared.deadline(), stop];
+        let all = [lock, self.ctx.env.shared.deadline(), self.ctx.env.operations.deadline(), stop];
         all.into_iter().flatten().filter(|(at, _)| *at < Instant::MAX).min()
     }
 

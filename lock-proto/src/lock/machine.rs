@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::answer::Answer;
 use super::credentials::Credentials;
 use super::election::Elections;
-use super::event::Failure;
+use super::operation::{Operation, OperationId};
 use super::request::Acquire;
 use super::tuning::{DEFAULT_TTL, Drift};
 use crate::error::Misuse;
@@ -61,28 +61,20 @@ pub trait LockClient {
     /// released are left to their TTL.
     fn shutdown(&mut self, now: Instant, within: Duration);
 
-    /// Starts to check the servers, unless a check is in progress: connects, logs in and sends a
-    /// request that changes no key. On ZooKeeper it opens the session that locks use. Each server
-    /// has the request timeout to accept the connection. [`poll_ping`](Self::poll_ping) returns the
-    /// result.
+    /// Starts an operation, such as a check of the servers. Its events follow as outputs.
     ///
     /// # Errors
     ///
-    /// [`Misuse::ShuttingDown`] if the client is shutting down. The default implementation always
-    /// returns it.
-    fn ping(&mut self, _now: Instant) -> Result<(), Misuse> {
+    /// [`Misuse`] if the name is invalid, too many operations are open, the store has no elections,
+    /// or the client is shutting down. The default implementation returns
+    /// [`Misuse::ShuttingDown`].
+    fn start(&mut self, _now: Instant, _operation: Operation) -> Result<OperationId, Misuse> {
         Err(Misuse::ShuttingDown)
     }
 
-    /// Returns the result of a check once: `Ok` if enough servers answered, so that a lock could be
-    /// taken as far as connections and logins are concerned. Poll after each input while a check is
-    /// in progress.
-    ///
-    /// The failure is [`Failure::Refused`] if a retry will not help, such as for a wrong password,
-    /// and [`Failure::EqualNodes`] if two nodes turned out to be the same server.
-    fn poll_ping(&mut self) -> Option<Result<(), Failure>> {
-        None
-    }
+    /// Cancels an operation. No further events follow, except those that are queued when this
+    /// returns. Does nothing for an id that has ended.
+    fn cancel(&mut self, _now: Instant, _operation: OperationId) {}
 
     /// Returns the end of validity of a held lock; `None` if the lock is not held.
     fn valid_until(&self, lock: LockId) -> Option<Instant>;

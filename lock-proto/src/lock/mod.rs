@@ -18,7 +18,7 @@ mod hub;
 mod lifecycle;
 mod line;
 mod machine;
-mod ping;
+mod operation;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod queue;
 mod registry;
@@ -46,7 +46,7 @@ pub use context::{Context, Env};
 #[doc(hidden)]
 pub use credentials::Renewal;
 pub use credentials::{Credentials, CredentialsRequest};
-pub use election::{ElectionEvent, Elections, Leader, QueryId};
+pub use election::{Elections, Leader};
 pub use event::{Blocked, Event, Failure, Report};
 #[doc(hidden)]
 pub use exchange::{Fact, Holding, Hopeless, Order, Terms};
@@ -54,6 +54,9 @@ pub use grant::{Fence, Grant, Loss, Release, Token};
 pub use hub::Locks;
 pub use lifecycle::Lock;
 pub use machine::{ClientInfo, LockClient, Machine};
+#[doc(hidden)]
+pub use operation::{LeaderQuery, NoElections, OpenOperation};
+pub use operation::{Operation, OperationEvent, OperationId};
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub use queue::*;
 pub use request::{Acquire, Renew, Wait};

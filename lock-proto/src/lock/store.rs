@@ -13,6 +13,7 @@ use super::election::Elections;
 use super::event::{Event, Failure};
 use super::exchange::{Holding, Order, Terms};
 use super::hub::Locks;
+use super::operation::{LeaderQuery, OperationEvent, OperationId};
 use super::request::Acquire;
 use super::tuning::DEFAULT_TTL;
 use crate::error::Misuse;
@@ -32,7 +33,11 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     /// State that the locks of a client share.
     type Shared: SharedState<Self>;
     /// An output of the locks.
-    type Output: Clone + Debug + PartialEq + Eq + Hash + From<(LockId, Event)>;
+    type Output: Clone + Debug + PartialEq + Eq + Hash + From<(LockId, Event)> + From<(OperationId, OperationEvent)>;
+    /// The reply to a request.
+    type Reply;
+    /// How it reads the leader of an election.
+    type Query: LeaderQuery<Self>;
 
     /// Creates the state of a name that is not in use.
     fn new(key: Self::Key) -> Self;
@@ -90,8 +95,6 @@ pub trait SharedState<S: Store<Shared = Self>>: Clone + Debug + PartialEq + Eq +
     fn settle_first(_: &mut Locks<S>) -> bool {
         false
     }
-    /// Does the due work that follows all locks.
-    fn settle_last(_: &mut Locks<S>) {}
     /// Called when a shutdown begins, after every lock was notified.
     fn shutting_down(_: &mut Locks<S>) {}
     /// Called when every lock is drained. Returns true once nothing is left here either.

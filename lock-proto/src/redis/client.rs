@@ -136,6 +136,7 @@ impl Client {
                     }
                 }
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
+                LocksOutput::Operation { id, event } => self.out.push_back(Output::Operation { id, event }),
                 LocksOutput::Listen { node, key } => {
                     if let Some(link) = link(&mut self.links, node) {
                         link.listen(key);

@@ -56,8 +56,8 @@ impl Locks {
             CallOwner::Lock(slot) => {
                 self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
             }
-            CallOwner::Ping => self.pong(call, answer_to_ping(reply)),
-            CallOwner::Session(_) | CallOwner::Query(_) | CallOwner::Nobody => {}
+            CallOwner::Operation(_) => self.ctx.env.operation_answered(call, Some(answer_to_ping(reply)), reply),
+            CallOwner::Session(_) | CallOwner::Nobody => {}
         }
         if !self.ctx.env.shared.verifications.is_empty() && self.ctx.env.shared.verifications.answered(call, reply) {
             self.verify(call.node);

@@ -2,7 +2,7 @@
 
 use super::request::Key;
 use crate::id::{LockId, NodeId};
-use crate::lock::Event;
+use crate::lock::{Event, OperationEvent, OperationId};
 
 /// Outputs of the hub, in one ordered queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +23,13 @@ pub enum LocksOutput {
         lock: LockId,
         /// The event.
         event: Event,
+    },
+    /// Report an event of an operation.
+    Operation {
+        /// The operation.
+        id: OperationId,
+        /// The event.
+        event: OperationEvent,
     },
     /// Watch for one release of this lock on this node. Stop after it, until the next `Listen`.
     Listen {
@@ -47,5 +54,11 @@ pub enum LocksOutput {
 impl From<(LockId, Event)> for LocksOutput {
     fn from((lock, event): (LockId, Event)) -> Self {
         Self::Event { lock, event }
+    }
+}
+
+impl From<(OperationId, OperationEvent)> for LocksOutput {
+    fn from((id, event): (OperationId, OperationEvent)) -> Self {
+        Self::Operation { id, event }
     }
 }

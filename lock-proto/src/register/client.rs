@@ -48,8 +48,7 @@ impl Locks {
             CallOwner::Lock(slot) => {
                 self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
             }
-            CallOwner::Ping => self.pong(call, answer_to_read(reply)),
-            CallOwner::Query(slot) => self.ctx.env.query_reply(slot, call.serial, reply),
+            CallOwner::Operation(_) => self.ctx.env.operation_answered(call, Some(answer_to_read(reply)), reply),
             CallOwner::Session(_) | CallOwner::Nobody => {}
         }
         self.settle();

@@ -55,6 +55,7 @@ mod client;
 mod config;
 mod election;
 mod flaw;
+#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;
 mod output;
 mod record;

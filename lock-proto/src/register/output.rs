@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::record::Revision;
 use super::request::Request;
 use crate::id::{CallId, LockId};
-use crate::lock::{ElectionEvent, Event, QueryId};
+use crate::lock::{Event, OperationEvent, OperationId};
 
 /// What the host must do, in order. The enum is exhaustive, so that no host misses a new variant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,12 +46,12 @@ pub enum Output {
         /// The event.
         event: Event,
     },
-    /// Report an event of a query or an observation.
-    Election {
-        /// The query or observation.
-        query: QueryId,
+    /// Report an event of an operation.
+    Operation {
+        /// The operation.
+        id: OperationId,
         /// The event.
-        event: ElectionEvent,
+        event: OperationEvent,
     },
     /// The shutdown has finished.
     Stopped {
@@ -63,5 +63,11 @@ pub enum Output {
 impl From<(LockId, Event)> for Output {
     fn from((lock, event): (LockId, Event)) -> Self {
         Self::Event { lock, event }
+    }
+}
+
+impl From<(OperationId, OperationEvent)> for Output {
+    fn from((id, event): (OperationId, OperationEvent)) -> Self {
+        Self::Operation { id, event }
     }
 }

@@ -177,7 +177,7 @@ impl Client {
                     self.links.input(session, |pipe| pipe.end(now));
                 }
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
-                LocksOutput::Election { query, event } => self.out.push_back(Output::Election { query, event }),
+                LocksOutput::Operation { id, event } => self.out.push_back(Output::Operation { id, event }),
                 LocksOutput::Stopped { unreleased } => {
                     for session in self.links.pipes.keys().copied().collect::<Vec<_>>() {
                         self.links.input(session, |pipe| pipe.close(now));

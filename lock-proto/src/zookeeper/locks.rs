@@ -37,9 +37,7 @@ impl Locks {
     /// Handles a triggered watch.
     pub fn handle_event(&mut self, now: Instant, session: SessionId, event: &WatcherEvent) {
         self.handle_timeout(now);
-        for slot in self.ctx.env.shared.queries.slots() {
-            self.ctx.env.query_step(slot, |query, env| query.watched(env, &event.path, event.kind));
-        }
+        self.ctx.env.query_steps(|query, op, env| query.watched(op, env, &event.path, event.kind));
         let queue = event.path.rsplit_once('/').map_or("", |(queue, _)| queue);
         for kind in [QueueKind::Lock(self.ctx.env.config.store.own.dialect), QueueKind::Latch] {
             if let Some(slot) = self.locks.slot_of_key(&Queue { path: queue.into(), kind }) {

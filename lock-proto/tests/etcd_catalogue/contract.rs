@@ -5,8 +5,10 @@ use core::fmt::Debug;
 use core::hash::Hash;
 use std::collections::BTreeSet;
 
-use lock_proto::etcd::{ElectionEvent, Found, Locks, LocksOutput, Refusal, Reply};
-use lock_proto::{Acquire, ClientId, ErrorClass, Instant, Invalid, Misuse, Renew, ServerError, Wait};
+use lock_proto::etcd::{Found, Locks, LocksOutput, Refusal, Reply};
+use lock_proto::{
+    Acquire, ClientId, ErrorClass, Instant, Invalid, Misuse, Operation, OperationEvent, Renew, ServerError, Wait,
+};
 
 use super::*;
 use crate::world::{Kind, Outcome, config};
@@ -116,13 +118,13 @@ fn stale_id_is_rejected_and_never_reused() {
         assert!(w.is_held(0, lock));
         let _ = release_and_wait(&mut w, 0, lock);
     }
-    let query = w.verb(0, |hub, now| hub.leader(now, b"a")).unwrap();
+    let query = w.verb(0, |hub, now| hub.start(now, Operation::Leader("a".into()))).unwrap();
     w.run_for(ms(5));
-    w.verb(0, |hub, now| hub.close_query(now, query));
-    let next = w.verb(0, |hub, now| hub.observe(now, b"a")).unwrap();
-    w.verb(0, |hub, now| hub.close_query(now, query));
+    w.verb(0, |hub, now| hub.cancel(now, query));
+    let next = w.verb(0, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
+    w.verb(0, |hub, now| hub.cancel(now, query));
     w.run_for(ms(5));
-    assert_eq!(w.election_events(0, next), [ElectionEvent::NoLeader]);
+    assert_eq!(w.election_events(0, next), [OperationEvent::NoLeader]);
     w.end();
 }
 
@@ -186,13 +188,13 @@ fn shutdown_settles_everything_and_leaves_nothing() {
     let own = w.hold(0, Acquire::new("b").ttl(secs(30)));
     let other = w.hold(1, Acquire::new("c"));
     let remote = w.acquire(0, Acquire::new("c"));
-    let query = w.verb(0, |hub, now| hub.observe(now, b"c")).unwrap();
+    let query = w.verb(0, |hub, now| hub.start(now, Operation::Observe("c".into()))).unwrap();
     w.run_for(ms(10));
     w.shut_down(0, secs(2));
     assert!(!w.verb(0, |hub, _| hub.is_stopped()), "the store has not confirmed it yet");
     assert_eq!(failure(&w, 0, local), Some(Failure::ShuttingDown));
     assert_eq!(failure(&w, 0, remote), Some(Failure::ShuttingDown));
-    assert_eq!(w.election_events(0, query).last(), Some(&ElectionEvent::Failed(Failure::ShuttingDown)));
+    assert_eq!(w.election_events(0, query).last(), Some(&OperationEvent::Failed(Failure::ShuttingDown)));
     w.run_for(ms(10));
     for lock in [held, own] {
         assert_eq!(lost(&w, 0, lock), Some(Loss::ShutDown));
@@ -202,7 +204,7 @@ fn shutdown_settles_everything_and_leaves_nothing() {
     assert!(w.verb(0, |hub, _| hub.is_stopped()));
     assert!(w.store.keys().len() == 1 && w.store.leases().len() == 1 && w.is_held(1, other));
     assert_eq!(w.verb(0, |hub, now| hub.acquire(now, &Acquire::new("d"))), Err(Misuse::ShuttingDown));
-    assert_eq!(w.verb(0, |hub, now| hub.leader(now, b"d")), Err(Misuse::ShuttingDown));
+    assert_eq!(w.verb(0, |hub, now| hub.start(now, Operation::Leader("d".into()))), Err(Misuse::ShuttingDown));
     assert_eq!(w.verb(0, |hub, _| hub.next_deadline()), None);
     w.end();
 }
@@ -235,8 +237,8 @@ fn misuse_is_rejected_without_state_change() {
     let name = |len| Misuse::Invalid(Invalid::NameLength { len, max: 512 });
     assert_eq!(try_it(&mut w, Acquire::new("")), Err(name(0)));
     assert_eq!(try_it(&mut w, Acquire::new([b'x'; 513])), Err(name(513)));
-    assert_eq!(w.verb(0, |hub, now| hub.leader(now, b"")), Err(name(0)));
-    assert_eq!(w.verb(0, |hub, now| hub.observe(now, &[0; 600])), Err(name(600)));
+    assert_eq!(w.verb(0, |hub, now| hub.start(now, Operation::Leader("".into()))), Err(name(0)));
+    assert_eq!(w.verb(0, |hub, now| hub.start(now, Operation::Observe(vec![0; 600].into()))), Err(name(600)));
     let ttl = try_it(&mut w, Acquire::new("a").ttl(Duration::ZERO));
     assert!(matches!(ttl, Err(Misuse::Invalid(Invalid::Ttl { .. }))), "{ttl:?}");
     let hold = try_it(&mut w, Acquire::new("a").renew(Renew::AtMost(Duration::ZERO)));

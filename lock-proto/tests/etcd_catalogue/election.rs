@@ -1,13 +1,13 @@
 //! Cases E: elections.
 
-use lock_proto::etcd::{ElectionEvent, Leader, MAX_VALUE, Reply};
-use lock_proto::{Acquire, Cause, Fault, Wait};
+use lock_proto::etcd::{Leader, MAX_VALUE, Reply};
+use lock_proto::{Acquire, Cause, Fault, Operation, OperationEvent, Wait};
 
 use super::*;
 use crate::world::{Kind, Outcome};
 
-pub(crate) fn leader(event: &ElectionEvent) -> Option<&Leader> {
-    if let ElectionEvent::Leader(leader) = event { Some(leader) } else { None }
+pub(crate) fn leader(event: &OperationEvent) -> Option<&Leader> {
+    if let OperationEvent::Leader(leader) = event { Some(leader) } else { None }
 }
 
 // E4, E10
@@ -18,13 +18,13 @@ fn catalogue_e1_candidate_with_expired_lease_is_not_elected() {
     w.expect(ms(10), "the first leads", |w| w.is_held(0, first));
     let second = w.campaign(1, "a", "two");
     w.run_for(ms(10));
-    let query = w.verb(2, |hub, now| hub.observe(now, b"a")).unwrap();
+    let query = w.verb(2, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
     w.cut(1);
     w.run_for(secs(11));
     w.release(0, first);
     w.run_for(secs(1));
     assert!(!was_granted(&w, 1, second));
-    assert_eq!(w.election_events(2, query).last(), Some(&ElectionEvent::NoLeader));
+    assert_eq!(w.election_events(2, query).last(), Some(&OperationEvent::NoLeader));
     w.heal(1);
     w.expect(secs(3), "the second leads", |w| w.is_held(1, second));
     w.run_for(ms(5));
@@ -80,19 +80,19 @@ fn catalogue_e3_recreated_key_is_not_own_key() {
 #[test]
 fn catalogue_e4_observers_are_notified_of_no_leader() {
     let mut w = World::new(2);
-    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let query = w.verb(1, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
     w.run_for(ms(10));
-    assert_eq!(w.election_events(1, query), [ElectionEvent::NoLeader]);
+    assert_eq!(w.election_events(1, query), [OperationEvent::NoLeader]);
     w.campaign(0, "a", "one");
     w.run_for(ms(10));
     assert_eq!(&w.election_events(1, query).last().and_then(leader).unwrap().value[..], b"one");
     w.break_watches(1);
-    assert_eq!(w.election_events(1, query).last(), Some(&ElectionEvent::Disconnected));
+    assert_eq!(w.election_events(1, query).last(), Some(&OperationEvent::Disconnected));
     w.run_for(ms(10));
     assert_eq!(&w.election_events(1, query).last().and_then(leader).unwrap().value[..], b"one");
     w.kill(0);
     w.run_for(secs(11));
-    assert_eq!(w.election_events(1, query).last(), Some(&ElectionEvent::NoLeader));
+    assert_eq!(w.election_events(1, query).last(), Some(&OperationEvent::NoLeader));
     w.end();
 }
 
@@ -191,8 +191,8 @@ fn catalogue_e8_locks_and_elections_share_one_queue_per_name() {
         let candidate = w.verb(1, |hub, now| hub.campaign(now, &Acquire::new(name), "two".into())).unwrap();
         w.run_for(ms(10));
         assert!(was_blocked(&w, 1, candidate, Blocked::Held), "a lock and an election of one name are one queue");
-        let requested = w.verb(1, |hub, now| hub.leader(now, name.as_bytes())).unwrap();
-        let observed = w.verb(1, |hub, now| hub.observe(now, name.as_bytes())).unwrap();
+        let requested = w.verb(1, |hub, now| hub.start(now, Operation::Leader(name.into()))).unwrap();
+        let observed = w.verb(1, |hub, now| hub.start(now, Operation::Observe(name.into()))).unwrap();
         w.run_for(ms(10));
         let key = w.verb(0, |hub, _| hub.owner(lock)).unwrap().key;
         assert_eq!(w.election_events(1, requested).last().and_then(leader).unwrap().key, key);

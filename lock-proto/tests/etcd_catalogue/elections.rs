@@ -1,14 +1,13 @@
 //! Requirements of elections.
 // E10
 
-use lock_proto::etcd::ElectionEvent;
-use lock_proto::{Acquire, Misuse};
+use lock_proto::{Acquire, Misuse, Operation, OperationEvent};
 
 use super::*;
 use crate::election::leader;
 use crate::world::{Kind, Outcome};
 
-fn value(event: Option<&ElectionEvent>) -> Option<&[u8]> {
+fn value(event: Option<&OperationEvent>) -> Option<&[u8]> {
     event.and_then(leader).map(|leader| &leader.value[..])
 }
 
@@ -22,7 +21,7 @@ fn proclaimed(w: &World, client: usize, lock: LockId) -> Option<i64> {
 fn observers_see_proclaimed_value() {
     // E10
     let mut w = World::new(2);
-    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let query = w.verb(1, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
     let lock = w.campaign(0, "a", "one");
     w.run_for(ms(10));
     let before = w.queue("a")[0].clone();
@@ -117,7 +116,7 @@ fn only_leader_can_proclaim() {
 fn local_hand_over_is_visible_to_observers() {
     // E10
     let mut w = World::new(2);
-    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let query = w.verb(1, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
     let first = w.campaign(0, "a", "one");
     let second = w.campaign(0, "a", "two");
     let third = w.campaign(0, "a", "two");
@@ -138,30 +137,30 @@ fn local_hand_over_is_visible_to_observers() {
 fn leader_query_gets_exactly_one_reply() {
     // E10
     let mut w = World::new(2);
-    let nobody = w.verb(1, |hub, now| hub.leader(now, b"a")).unwrap();
+    let nobody = w.verb(1, |hub, now| hub.start(now, Operation::Leader("a".into()))).unwrap();
     w.run_for(ms(5));
-    assert_eq!(w.election_events(1, nobody), [ElectionEvent::NoLeader]);
+    assert_eq!(w.election_events(1, nobody), [OperationEvent::NoLeader]);
     w.campaign(0, "a", "one");
     w.run_for(ms(10));
     w.set_outcome(1, Kind::First, Outcome::Reset);
-    let somebody = w.verb(1, |hub, now| hub.leader(now, b"a")).unwrap();
+    let somebody = w.verb(1, |hub, now| hub.start(now, Operation::Leader("a".into()))).unwrap();
     w.run_for(secs(1));
     assert_eq!(w.election_events(1, somebody).len(), 1);
     assert_eq!(value(w.election_events(1, somebody).last()), Some(&b"one"[..]));
     w.cut(1);
-    let unanswered = w.verb(1, |hub, now| hub.leader(now, b"a")).unwrap();
+    let unanswered = w.verb(1, |hub, now| hub.start(now, Operation::Leader("a".into()))).unwrap();
     w.run_for(secs(2));
     assert!(
-        matches!(w.election_events(1, unanswered), [ElectionEvent::Failed(Failure::TimedOut(_))]),
+        matches!(w.election_events(1, unanswered), [OperationEvent::Failed(Failure::TimedOut(_))]),
         "{:?}",
         w.election_events(1, unanswered)
     );
     w.heal(1);
     w.set_outcome(1, Kind::First, Outcome::Answer(denied()));
-    let refused = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let refused = w.verb(1, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
     w.run_for(ms(10));
     assert!(
-        matches!(w.election_events(1, refused), [ElectionEvent::Failed(Failure::Refused(_))]),
+        matches!(w.election_events(1, refused), [OperationEvent::Failed(Failure::Refused(_))]),
         "{:?}",
         w.election_events(1, refused)
     );
@@ -172,9 +171,9 @@ fn leader_query_gets_exactly_one_reply() {
 fn closed_observation_emits_nothing() {
     // E10
     let mut w = World::new(2);
-    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let query = w.verb(1, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
     w.run_for(ms(10));
-    w.verb(1, |hub, now| hub.close_query(now, query));
+    w.verb(1, |hub, now| hub.cancel(now, query));
     w.campaign(0, "a", "one");
     w.run_for(secs(5));
     assert_eq!(w.election_events(1, query).len(), 1);
@@ -189,9 +188,9 @@ fn watch_opened_after_read_reports_changes_at_once() {
     // E10
     let mut w = World::new(2);
     w.set_outcome(1, Kind::First, Outcome::Slow(Duration::ZERO, Duration::ZERO));
-    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let query = w.verb(1, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
     w.run_for(ms(5));
-    assert_eq!(w.election_events(1, query), [ElectionEvent::NoLeader]);
+    assert_eq!(w.election_events(1, query), [OperationEvent::NoLeader]);
     w.campaign(0, "a", "one");
     w.run_for(ms(10));
     assert_eq!(value(w.election_events(1, query).last()), Some(&b"one"[..]));
@@ -202,7 +201,7 @@ fn watch_opened_after_read_reports_changes_at_once() {
 fn observer_without_watch_polls_leader() {
     // E10
     let mut w = World::new(2);
-    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let query = w.verb(1, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
     w.block_watches(1);
     let lock = w.verb(0, |hub, now| hub.campaign(now, &Acquire::new("a"), "one".into())).unwrap();
     w.run_for(ms(1_100));
@@ -223,11 +222,11 @@ fn foreign_key_is_never_leader() {
     for key in ["a/x/7f", "a/", "a/7F", "a/0x7f", "a/7f/", "a/00000000000000001"] {
         let mut w = World::new(2);
         w.put_by_hand(key, 0);
-        let requested = w.verb(0, |hub, now| hub.leader(now, b"a")).unwrap();
-        let observed = w.verb(0, |hub, now| hub.observe(now, b"a")).unwrap();
+        let requested = w.verb(0, |hub, now| hub.start(now, Operation::Leader("a".into()))).unwrap();
+        let observed = w.verb(0, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
         w.run_for(ms(10));
-        assert_eq!(w.election_events(0, requested), [ElectionEvent::NoLeader], "{key}");
-        assert_eq!(w.election_events(0, observed), [ElectionEvent::NoLeader], "{key}");
+        assert_eq!(w.election_events(0, requested), [OperationEvent::NoLeader], "{key}");
+        assert_eq!(w.election_events(0, observed), [OperationEvent::NoLeader], "{key}");
         let candidate = w.campaign(1, "a", "one");
         w.run_for(ms(10));
         assert!(matches!(failure(&w, 1, candidate), Some(Failure::KeyInUse(_))), "{key}");
@@ -240,7 +239,7 @@ fn foreign_key_is_never_leader() {
         assert_eq!(value(w.election_events(0, observed).last()), Some(&b"one"[..]), "{key}");
         let _ = release_and_wait(&mut w, 1, leads);
         w.run_for(ms(10));
-        assert_eq!(w.election_events(0, observed).last(), Some(&ElectionEvent::NoLeader), "{key}");
+        assert_eq!(w.election_events(0, observed).last(), Some(&OperationEvent::NoLeader), "{key}");
         w.delete_by_hand(&key.into());
         w.end();
     }
@@ -252,15 +251,15 @@ fn foreign_key_is_never_leader() {
 fn observer_recovers_from_lost_event() {
     // E10
     let mut w = World::new(2);
-    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let query = w.verb(1, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
     w.run_for(ms(10));
     w.lose_events(1, true);
     let leads = w.campaign(0, "a", "one");
     w.run_for(secs(20));
-    assert_eq!(w.election_events(1, query), [ElectionEvent::NoLeader]);
+    assert_eq!(w.election_events(1, query), [OperationEvent::NoLeader]);
     w.expect(secs(11), "the leader is seen", |w| value(w.election_events(1, query).last()) == Some(b"one"));
     let _ = release_and_wait(&mut w, 0, leads);
-    w.expect(secs(31), "nobody leads", |w| w.election_events(1, query).last() == Some(&ElectionEvent::NoLeader));
+    w.expect(secs(31), "nobody leads", |w| w.election_events(1, query).last() == Some(&OperationEvent::NoLeader));
     let reads = w.count(1, Kind::First);
     w.run_for(secs(600));
     assert!((20..=27).contains(&(w.count(1, Kind::First) - reads)), "{}", w.count(1, Kind::First) - reads);

@@ -1,7 +1,7 @@
 //! Requirements of holds and local hand-over.
 // E7, E8, E9, A8, H2 to H6, U1
 
-use lock_proto::{Acquire, Renew, Wait};
+use lock_proto::{Acquire, Operation, Renew, Wait};
 
 use super::*;
 use crate::world::{Kind, Outcome};
@@ -472,7 +472,7 @@ fn bounded_leadership_retains_key_until_guard_is_released() {
     let mut w = World::new(2);
     let want = Acquire::new("a").renew(Renew::AtMost(secs(5)));
     let leads = w.verb(0, |hub, now| hub.campaign(now, &want, "one".into())).unwrap();
-    let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
+    let query = w.verb(1, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
     let next = w.campaign(1, "a", "two");
     w.run_for(ms(4_999));
     w.set_outcome(0, Kind::Put, Outcome::Slow(ms(50), ms(1)));

@@ -7,7 +7,7 @@ use lock_proto::etcd::message::{
     ResponseOp, TxnResponse,
 };
 use lock_proto::etcd::{Found, LeaseId, Queue, Refusal, Reply, Request, RpcReply, SeenRevisions, WatchId};
-use lock_proto::{Acquire, CallId, Cause, ErrorClass, NodeId, ServerError};
+use lock_proto::{Acquire, CallId, Cause, ErrorClass, NodeId, Operation, ServerError};
 
 use super::*;
 use crate::world::{Kind, Outcome};
@@ -197,7 +197,7 @@ fn nonsense_replies_do_no_lasting_harm() {
                 w.campaign(0, "b", "x"),
                 w.acquire(0, Acquire::new("c").ttl(secs(3))),
             ];
-            let query = w.verb(0, |hub, now| hub.observe(now, b"b")).unwrap();
+            let query = w.verb(0, |hub, now| hub.start(now, Operation::Observe("b".into()))).unwrap();
             let other = w.acquire(1, Acquire::new("a"));
             for step in 0..6 {
                 w.run_for(ms(1_700));
@@ -208,7 +208,7 @@ fn nonsense_replies_do_no_lasting_harm() {
             }
             assert!(w.requests(0) < 3_000, "{} requests after {kind:?} {reply:?}", w.requests(0));
             w.every(0, kind, None);
-            w.verb(0, |hub, now| hub.close_query(now, query));
+            w.verb(0, |hub, now| hub.cancel(now, query));
             w.run_for(secs(15));
             for lock in locks {
                 w.abandon(0, lock);

@@ -1,7 +1,7 @@
 //! Cases S: the session, i.e. a lease with keep-alives.
 
-use lock_proto::etcd::{ElectionEvent, Found, Refusal, Reply, Request};
-use lock_proto::{Acquire, ErrorClass, Fault, Instant, Loss, Renew, ServerError, Wait};
+use lock_proto::etcd::{Found, Refusal, Reply, Request};
+use lock_proto::{Acquire, ErrorClass, Fault, Instant, Loss, Operation, OperationEvent, Renew, ServerError, Wait};
 
 use super::*;
 use crate::world::{Kind, LATENCY, Outcome};
@@ -103,14 +103,14 @@ fn unused_session_ends_after_idle_timeout_and_next_lock_opens_another() {
 #[test]
 fn observer_does_not_keep_unused_lease_alive() {
     let mut w = World::with(1, |config| config.idle_timeout(secs(60)));
-    let query = w.verb(0, |hub, now| hub.observe(now, b"a")).unwrap();
+    let query = w.verb(0, |hub, now| hub.start(now, Operation::Observe("a".into()))).unwrap();
     let lock = w.hold(0, Acquire::new("b"));
     w.release(0, lock);
     w.run_for(secs(61));
     assert!(w.store.leases().is_empty(), "{}", w.describe());
     let leads = w.campaign(0, "a", "one");
     w.run_for(ms(10));
-    assert!(matches!(w.election_events(0, query).last(), Some(ElectionEvent::Leader(_))));
+    assert!(matches!(w.election_events(0, query).last(), Some(OperationEvent::Leader(_))));
     w.release(0, leads);
     w.end();
 }

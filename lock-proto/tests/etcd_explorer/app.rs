@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lock_proto::etcd::QueryId;
-use lock_proto::{Event, LockId};
+use lock_proto::{Event, LockId, OperationId};
 
 use crate::world::World;
 
@@ -44,9 +43,9 @@ impl Fences {
 pub(crate) struct App {
     pub(crate) client: usize,
     acquisitions: BTreeMap<LockId, Acquisition>,
-    pub(crate) queries: BTreeSet<QueryId>,
+    pub(crate) queries: BTreeSet<OperationId>,
     /// Closed queries, and how many events they had.
-    closed: BTreeMap<QueryId, usize>,
+    closed: BTreeMap<OperationId, usize>,
     /// How many events it has handled.
     seen: usize,
 }
@@ -102,11 +101,11 @@ impl App {
     }
 
     /// Returns a query to close, if there are several.
-    pub(crate) fn surplus_query(&mut self) -> Option<QueryId> {
+    pub(crate) fn surplus_query(&mut self) -> Option<OperationId> {
         if self.queries.len() < 3 { None } else { self.queries.pop_first() }
     }
 
-    pub(crate) fn closed(&mut self, query: QueryId, events: usize) {
+    pub(crate) fn closed(&mut self, query: OperationId, events: usize) {
         self.closed.insert(query, events);
     }
 

@@ -24,7 +24,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 use lock_proto::etcd::Reply;
-use lock_proto::{Acquire, Cause, Fault, LockId, Renew, Wait};
+use lock_proto::{Acquire, Cause, Fault, LockId, Operation, Renew, Wait};
 
 use app::{App, Fences, State};
 use seeds::{Rng, run_seeds};
@@ -259,15 +259,15 @@ impl Explorer {
             }
             (8, _) => {
                 if let Some(query) = self.apps[a].surplus_query() {
-                    self.w.verb(client, |hub, now| hub.close_query(now, query));
+                    self.w.verb(client, |hub, now| hub.cancel(now, query));
                     let seen = self.w.election_events(client, query).len();
                     self.apps[a].closed(query, seen);
                 } else {
                     let always = self.rng.one_in(2);
                     let election = name(1);
                     let query = self.w.verb(client, |hub, now| match always {
-                        true => hub.observe(now, election.as_bytes()),
-                        false => hub.leader(now, election.as_bytes()),
+                        true => hub.start(now, Operation::Observe(election.clone().into())),
+                        false => hub.start(now, Operation::Leader(election.clone().into())),
                     });
                     self.apps[a].queries.extend(query.ok());
                 }

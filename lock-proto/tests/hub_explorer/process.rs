@@ -155,6 +155,7 @@ impl Process {
                         assert!(self.listening.insert(key) || again, "listened to twice");
                     }
                     LocksOutput::Unlisten { key, .. } => assert!(self.listening.remove(&key), "was not listened to"),
+                    LocksOutput::Operation { .. } => panic!("no operation is started"),
                     LocksOutput::Stopped { .. } => {
                         assert!(!self.stopped && self.stopping, "stopped twice, or unasked");
                         self.stopped = true;

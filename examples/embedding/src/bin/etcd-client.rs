@@ -137,7 +137,7 @@ impl Client {
                         }
                     }
                     LocksOutput::Event { lock, event } => return (lock, event),
-                    LocksOutput::Election { .. } | LocksOutput::Stopped { .. } => {}
+                    LocksOutput::Operation { .. } | LocksOutput::Stopped { .. } => {}
                 }
             }
             let now = self.clock.now();

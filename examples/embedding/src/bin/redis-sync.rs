@@ -91,7 +91,8 @@ impl Client {
                     LocksOutput::Event { lock, event } => return Some((lock, event)),
                     // Waiters poll. To be woken by a release, run BLPOP on a second connection
                     // here.
-                    LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } | LocksOutput::Stopped { .. } => {}
+                    LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } => {}
+                    LocksOutput::Operation { .. } | LocksOutput::Stopped { .. } => {}
                 }
             }
             let now = self.clock.now();

@@ -106,7 +106,7 @@ impl Host {
                         self.client.handle_credentials(self.clock.now(), conn, credentials);
                     }
                     // None of these was asked for.
-                    Output::Election { .. } | Output::Stopped { .. } => {}
+                    Output::Operation { .. } | Output::Stopped { .. } => {}
                 }
             }
             self.carry_bytes();

@@ -143,7 +143,7 @@ impl Embedded {
                 // Dropping the sender makes the task end the stream.
                 Output::Close { stream } => drop(self.streams.remove(&stream)),
                 Output::Event { lock, event } => self.events.push_back((lock, event)),
-                Output::Election { .. } | Output::Stopped { .. } => {}
+                Output::Operation { .. } | Output::Stopped { .. } => {}
             }
         }
     }

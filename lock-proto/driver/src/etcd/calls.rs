@@ -64,7 +64,7 @@ impl Engine for EtcdEngine {
         loop {
             match self.client.poll_notification()? {
                 Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
-                Output::Election { query, event } => return Some(Notification::Election(query, event)),
+                Output::Operation { id, event } => return Some(Notification::Operation(id, event)),
                 output @ (Output::Connect { .. }
                 | Output::Credentials { .. }
                 | Output::Disconnect { .. }
@@ -170,7 +170,7 @@ impl<H: Host> Links<H> for EtcdConnections<H> {
                     shared.close(Some(unreleased));
                 }
                 // Already delivered by `poll_notification`.
-                Output::Event { .. } | Output::Election { .. } => {}
+                Output::Event { .. } | Output::Operation { .. } => {}
             }
         }
         self.commands = commands;

@@ -89,7 +89,7 @@ impl Engine for RegisterEngine {
         loop {
             match self.client.poll_output()? {
                 Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
-                Output::Election { query, event } => return Some(Notification::Election(query, event)),
+                Output::Operation { id, event } => return Some(Notification::Operation(id, event)),
                 output @ (Output::Send { .. }
                 | Output::Watch { .. }
                 | Output::Unwatch { .. }
@@ -296,7 +296,7 @@ impl<H: Host, S: CallStore> Links<H> for StoreCalls<H, S> {
                     shared.close(Some(unreleased));
                 }
                 // Already delivered by `poll_notification`.
-                Output::Event { .. } | Output::Election { .. } => {}
+                Output::Event { .. } | Output::Operation { .. } => {}
             }
         }
         self.commands = commands;

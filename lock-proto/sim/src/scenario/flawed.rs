@@ -6,7 +6,7 @@ use core::time::Duration;
 use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::Misuse;
-use lock_proto::{Acquire, ClientInfo, Credentials, Elections, LockClient, Machine};
+use lock_proto::{Acquire, ClientInfo, Credentials, Elections, LockClient, Machine, Operation, OperationId};
 use lock_proto::{ConnId, LockId};
 
 /// The connections that a client opens one after the other.
@@ -73,6 +73,14 @@ impl<C: Machine, F> LockClient for Flawed<C, F> {
 
     fn shutdown(&mut self, now: Instant, within: Duration) {
         self.client.shutdown(now, within);
+    }
+
+    fn start(&mut self, now: Instant, operation: Operation) -> Result<OperationId, Misuse> {
+        self.client.start(now, operation)
+    }
+
+    fn cancel(&mut self, now: Instant, operation: OperationId) {
+        self.client.cancel(now, operation);
     }
 
     fn valid_until(&self, lock: LockId) -> Option<Instant> {

@@ -17,7 +17,7 @@ use crate::world::store::SimServers;
 use lock_proto::Instant;
 use lock_proto::LockId;
 use lock_proto::Misuse;
-use lock_proto::{Acquire, QueryId};
+use lock_proto::{Acquire, OperationId};
 
 /// Maximum round trips from a release to the next grant without faults, see [`Rule::Prompt`].
 pub(super) const TRIPS: u32 = 8;
@@ -55,7 +55,7 @@ pub(super) struct Runner<S: PlanServers> {
     /// The longest TTL so far.
     pub(super) longest: Duration,
     locks: BTreeMap<u32, (usize, LockId)>,
-    queries: BTreeMap<u32, (usize, QueryId)>,
+    queries: BTreeMap<u32, (usize, OperationId)>,
     stopping: Vec<bool>,
 }
 

@@ -215,7 +215,7 @@ impl<S: ByteServers> World<S> {
             Output::Credentials { conn, request } => self.request_credentials(client, conn, &request),
             Output::Disconnect { conn, .. } => self.disconnect(client, conn),
             Output::Event { lock, event } => self.deliver_event(client, lock, event),
-            Output::Election { query, event } => self.deliver_election_event(client, query, event),
+            Output::Operation { id, event } => self.deliver_operation_event(client, id, event),
             Output::Stopped { unreleased } => self.has_stopped(client, unreleased),
         }
     }

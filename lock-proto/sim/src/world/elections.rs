@@ -14,10 +14,9 @@ use super::super::record::RecordHabits;
 use super::super::trace::Lane;
 use super::World;
 use super::store::SimServers;
-use lock_proto::Instant;
 use lock_proto::LockId;
 use lock_proto::Misuse;
-use lock_proto::{Acquire, ElectionEvent, Elections, LockClient, Machine, QueryId};
+use lock_proto::{Acquire, Elections, LockClient, Machine, Operation, OperationEvent, OperationId};
 
 /// Requests with which an observer follows a change.
 const PER_CHANGE: u64 = 4;
@@ -27,7 +26,7 @@ const PER_CHANGE: u64 = 4;
 pub(crate) struct Observed {
     name: Arc<[u8]>,
     observes: bool,
-    events: Vec<ElectionEvent>,
+    events: Vec<OperationEvent>,
     over: bool,
 }
 
@@ -104,28 +103,33 @@ impl<S: SimServers> World<S> {
     }
 
     /// Queries the current leader.
-    pub fn leader(&mut self, client: usize, name: impl AsRef<[u8]>) -> QueryId {
-        self.query(client, name.as_ref(), false)
+    pub fn leader(&mut self, client: usize, name: impl AsRef<[u8]>) -> OperationId {
+        self.operate(client, Operation::Leader(Bytes::copy_from_slice(name.as_ref())))
     }
 
     /// Observes the leadership.
-    pub fn observe(&mut self, client: usize, name: impl AsRef<[u8]>) -> QueryId {
-        self.query(client, name.as_ref(), true)
+    pub fn observe(&mut self, client: usize, name: impl AsRef<[u8]>) -> OperationId {
+        self.operate(client, Operation::Observe(Bytes::copy_from_slice(name.as_ref())))
     }
 
-    fn query(&mut self, client: usize, name: &[u8], observes: bool) -> QueryId {
-        let ask = |elections: &mut dyn Elections, now: Instant| match observes {
-            true => elections.observe(now, name),
-            false => elections.leader(now, name),
+    /// Checks the servers.
+    pub fn ping(&mut self, client: usize) -> OperationId {
+        self.operate(client, Operation::Ping)
+    }
+
+    fn operate(&mut self, client: usize, operation: Operation) -> OperationId {
+        let (verb, annotation, name) = match &operation {
+            Operation::Ping => ("ping", "checks the servers for", Bytes::new()),
+            Operation::Leader(name) => ("leader", "queries the leader of", name.clone()),
+            Operation::Observe(name) => ("observe", "observes", name.clone()),
         };
-        let query = match self.verb(client, |machine, now| elect(machine, |elections| ask(elections, now))) {
+        let observes = matches!(operation, Operation::Observe(_));
+        let query = match self.verb(client, |machine, now| machine.start(now, operation)) {
             Ok(query) => query,
-            Err(misuse) => self.fail(&format!("client {client} cannot query the leader: {misuse}")),
+            Err(misuse) => self.fail(&format!("client {client} cannot {verb}: {misuse}")),
         };
-        let verb = if observes { "observe" } else { "leader" };
         self.journal.write(self.now, format_args!("c{client} {query:?} {verb} {}", name.escape_ascii()));
-        let name = self.full_name(client, name);
-        let annotation = if observes { "observes" } else { "queries the leader of" };
+        let name = self.full_name(client, &name);
         self.annotate(Some(Lane::Client(client)), || format!("{annotation} {}", name.escape_ascii()));
         let observed = Observed { name, observes, events: Vec::new(), over: false };
         self.clients[client].queries.insert(query, observed);
@@ -135,27 +139,23 @@ impl<S: SimServers> World<S> {
     }
 
     /// Ends a query or observation.
-    pub fn close_query(&mut self, client: usize, query: QueryId) {
+    pub fn close_query(&mut self, client: usize, query: OperationId) {
         self.journal.write(self.now, format_args!("c{client} {query:?} close"));
         if let Some(observed) = self.clients[client].queries.get_mut(&query) {
             observed.over = true;
         }
         self.count_queries(client);
-        self.call_machine(client, |machine, now| {
-            if let Some(elections) = machine.elections() {
-                elections.close_query(now, query);
-            }
-        });
+        self.call_machine(client, |machine, now| machine.cancel(now, query));
     }
 
     /// Returns the events of an election query so far.
     #[must_use]
-    pub fn observed(&self, client: usize, query: QueryId) -> &[ElectionEvent] {
+    pub fn observed(&self, client: usize, query: OperationId) -> &[OperationEvent] {
         self.clients[client].queries.get(&query).map_or(&[], |observed| &observed.events)
     }
 
     /// Returns the open election queries of this client.
-    pub fn queries(&self, client: usize) -> impl Iterator<Item = QueryId> {
+    pub fn queries(&self, client: usize) -> impl Iterator<Item = OperationId> {
         self.clients[client].queries.iter().filter(|(_, observed)| observed.is_open()).map(|(query, _)| *query)
     }
 
@@ -164,7 +164,7 @@ impl<S: SimServers> World<S> {
         self.checker.set_open_queries(client, count);
     }
 
-    pub(super) fn deliver_election_event(&mut self, client: usize, query: QueryId, event: ElectionEvent) {
+    pub(super) fn deliver_operation_event(&mut self, client: usize, query: OperationId, event: OperationEvent) {
         self.journal.write(self.now, format_args!("c{client} {query:?} {event:?}"));
         self.journal.fingerprint.election(self.now, client, &event);
         let Some(observed) = self.clients[client].queries.get_mut(&query).filter(|observed| observed.is_open()) else {
@@ -172,7 +172,7 @@ impl<S: SimServers> World<S> {
             return self.report(Rule::OneOutcome, text);
         };
         // A query has one answer; an observation goes on until it fails.
-        observed.over = !observed.observes || matches!(event, ElectionEvent::Failed(_));
+        observed.over = !observed.observes || matches!(event, OperationEvent::Failed(_));
         if observed.events.last() != Some(&event) {
             self.checker.allow(client, PER_CHANGE);
         }
@@ -180,7 +180,7 @@ impl<S: SimServers> World<S> {
         let name = observed.name.clone();
         self.count_queries(client);
         self.record_election_event(client, &name, &event);
-        if let ElectionEvent::Leader(leader) = &event
+        if let OperationEvent::Leader(leader) = &event
             && !S::is_candidate(&name, &leader.key)
         {
             let text = format!("client {client} observes that {} is led by {event:?}", name.escape_ascii());
@@ -188,13 +188,14 @@ impl<S: SimServers> World<S> {
         }
     }
 
-    fn record_election_event(&mut self, client: usize, name: &[u8], event: &ElectionEvent) {
+    fn record_election_event(&mut self, client: usize, name: &[u8], event: &OperationEvent) {
         let name = || name.escape_ascii();
         self.annotate(Some(Lane::Client(client)), || match event {
-            ElectionEvent::Leader(leader) => format!("observes: {} is led by {}", name(), leader.value.escape_ascii()),
-            ElectionEvent::NoLeader => format!("observes: nobody leads {}", name()),
-            ElectionEvent::Disconnected => format!("cannot observe {}", name()),
-            ElectionEvent::Failed(why) => format!("stops observing {}: {why}", name()),
+            OperationEvent::Leader(leader) => format!("observes: {} is led by {}", name(), leader.value.escape_ascii()),
+            OperationEvent::Done => String::from("has checked the servers"),
+            OperationEvent::NoLeader => format!("observes: nobody leads {}", name()),
+            OperationEvent::Disconnected => format!("cannot observe {}", name()),
+            OperationEvent::Failed(why) => format!("stops observing {}: {why}", name()),
         });
     }
 
@@ -218,7 +219,7 @@ impl<S: SimServers> World<S> {
         let running = (0..self.clients.len()).filter(|client| self.is_running(*client));
         running.flat_map(move |client| {
             let open = self.clients[client].queries.values().filter(|observed| observed.observes && observed.is_open());
-            let wrong = open.filter(|observed| observed.events.last() != Some(&ElectionEvent::NoLeader));
+            let wrong = open.filter(|observed| observed.events.last() != Some(&OperationEvent::NoLeader));
             wrong.map(move |observed| {
                 let name = observed.name.escape_ascii();
                 let last = observed.events.last();

@@ -12,7 +12,7 @@ use super::store::ServerKind;
 use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::{ConnId, LockId};
-use lock_proto::{Machine as _, QueryId};
+use lock_proto::{Machine as _, OperationId};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Process<S: ServerKind> {
@@ -26,7 +26,7 @@ pub(crate) struct Process<S: ServerKind> {
     /// Inputs that arrived while it was paused.
     pub(super) inbox: VecDeque<Input<S>>,
     pub(super) records: BTreeMap<LockId, HistoryRecord>,
-    pub(super) queries: BTreeMap<QueryId, Observed>,
+    pub(super) queries: BTreeMap<OperationId, Observed>,
     /// Set once the shutdown is complete: number of leftovers.
     pub(super) stopped: Option<u32>,
     pub(super) reasons: Reasons,

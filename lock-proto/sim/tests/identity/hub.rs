@@ -44,7 +44,8 @@ impl Hub {
             match output {
                 LocksOutput::Send { call, request, .. } => self.sent.push((call, request)),
                 LocksOutput::Event { event, .. } => self.events.push(event),
-                LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } | LocksOutput::Stopped { .. } => {}
+                LocksOutput::Operation { .. } | LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } => {}
+                LocksOutput::Stopped { .. } => {}
             }
         }
     }

@@ -235,7 +235,7 @@ impl Client {
                     }
                     LocksOutput::Store(WatchOutput::Unwatch { watch }) => drop(self.watches.remove(&watch)),
                     LocksOutput::Event { lock, event } => self.handle_event(now, lock, &event),
-                    LocksOutput::Election { .. } | LocksOutput::Stopped { .. } => {
+                    LocksOutput::Operation { .. } | LocksOutput::Stopped { .. } => {
                         self.broken.get_or_insert_with(|| format!("{output:?} unasked"));
                     }
                 }

@@ -243,7 +243,7 @@ impl Client {
                 match output {
                     LocksOutput::Send { call, request } => self.send(clock, call, request, report),
                     LocksOutput::Event { lock, event } => self.handle_event(clock, lock, &event, report),
-                    LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } => {}
+                    LocksOutput::Operation { .. } | LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } => {}
                     LocksOutput::Stopped { .. } => report.broken("a hub stopped unasked".into()),
                 }
             }

@@ -5,7 +5,7 @@ use alloc::format;
 use core::time::Duration;
 
 use super::context::EtcdWatches;
-use super::query::{EtcdLeaderRead, EtcdQuery};
+use super::query::EtcdQuery;
 use super::{EtcdEnv, EtcdName};
 use crate::etcd::config::Config;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
@@ -224,7 +224,7 @@ impl EtcdSession {
 
 impl QueueClient<EtcdName> for EtcdWatches {
     type Session = EtcdLease;
-    type Query = EtcdLeaderRead;
+    type Query = EtcdQuery;
 
     fn new_session(env: &mut EtcdEnv) -> EtcdLease {
         EtcdLease { id: env.fresh_lease(), may_exist: false }
@@ -307,22 +307,6 @@ impl QueueClient<EtcdName> for EtcdWatches {
         }
         session.retry.succeeded();
         session.work_at(env, env.now);
-    }
-
-    fn read(query: &mut EtcdQuery, env: &mut EtcdEnv) {
-        query.read_leader(env);
-    }
-
-    fn read_at(query: &EtcdQuery) -> Option<Instant> {
-        query.read_at()
-    }
-
-    fn query_answered(query: &mut EtcdQuery, env: &mut EtcdEnv, serial: u64, reply: &Reply) -> bool {
-        query.answered(env, serial, reply)
-    }
-
-    fn close_query(query: &EtcdQuery, env: &mut EtcdEnv) {
-        query.close(env);
     }
 }
 

@@ -3,10 +3,10 @@
 
 mod calls;
 mod config;
+mod elections;
 mod hold;
 mod output;
 mod patience;
-mod queries;
 mod queued;
 mod reply;
 mod retry;
@@ -20,7 +20,6 @@ pub use hold::QueueHold;
 pub(crate) use hold::{HoldWrite, Written};
 pub use output::QueueOutput;
 pub(crate) use patience::Patience;
-pub use queries::{LeaderQueries, LeaderQuery};
 pub use queued::{Bid, QueueConfig, QueueEnv, QueueRemains, QueueShared, Queued};
 pub use reply::Reply;
 pub(crate) use retry::Retry;

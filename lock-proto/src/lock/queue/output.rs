@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use crate::id::{CallId, LockId};
-use crate::lock::election::{ElectionEvent, QueryId};
 use crate::lock::event::Event;
+use crate::lock::operation::{OperationEvent, OperationId};
 
 /// Outputs of a hub, in order. `R` is a request to a server, and `T` what only this store has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,12 +29,12 @@ pub enum QueueOutput<R, T> {
         /// The event.
         event: Event,
     },
-    /// Report an event of a query or an observation.
-    Election {
-        /// The query or observation.
-        query: QueryId,
+    /// Report an event of an operation.
+    Operation {
+        /// The operation.
+        id: OperationId,
         /// The event.
-        event: ElectionEvent,
+        event: OperationEvent,
     },
     /// The shutdown has finished.
     Stopped {
@@ -46,5 +46,11 @@ pub enum QueueOutput<R, T> {
 impl<R, T> From<(LockId, Event)> for QueueOutput<R, T> {
     fn from((lock, event): (LockId, Event)) -> Self {
         Self::Event { lock, event }
+    }
+}
+
+impl<R, T> From<(OperationId, OperationEvent)> for QueueOutput<R, T> {
+    fn from((id, event): (OperationId, OperationEvent)) -> Self {
+        Self::Operation { id, event }
     }
 }

@@ -15,7 +15,6 @@ use super::calls::CallTable;
 use super::config::QueueSettings;
 use super::hold::{HoldWrite, QueueHold};
 use super::output::QueueOutput;
-use super::queries::LeaderQueries;
 use super::retry::Retry;
 use super::sessions::{QueueSession, SessionEnd, SessionId, SessionState, Sessions, pause};
 use super::store::{Contending, ContentionStage, QueueClient, QueueProtocol, QueueStore};
@@ -88,7 +87,6 @@ impl Terms for Bid {
 pub struct QueueShared<S: QueueStore> {
     pub(crate) client: ClientId,
     pub(crate) sessions: Sessions<S>,
-    pub(crate) queries: LeaderQueries<S>,
     /// Number of ids derived from that of the client so far.
     ids: u64,
     pub(crate) own: S::Client,
@@ -96,13 +94,7 @@ pub struct QueueShared<S: QueueStore> {
 
 impl<S: QueueStore> QueueShared<S> {
     pub(crate) fn new(client: ClientId) -> Self {
-        Self {
-            client,
-            sessions: Sessions::default(),
-            queries: LeaderQueries::default(),
-            ids: 0,
-            own: S::Client::default(),
-        }
+        Self { client, sessions: Sessions::default(), ids: 0, own: S::Client::default() }
     }
 
     /// Returns the number of the next id that is derived from that of the client.
@@ -139,6 +131,8 @@ impl<S: QueueStore> Store for Queued<S> {
     type Settings = QueueSettings<S::Settings>;
     type Shared = QueueShared<S>;
     type Output = QueueOutput<S::Request, S::Output>;
+    type Reply = S::Reply;
+    type Query = <S::Client as QueueClient<S>>::Query;
 
     fn new(key: S::Key) -> Self {
         Self {
@@ -258,11 +252,11 @@ impl<S: QueueStore> SharedState<Queued<S>> for QueueShared<S> {
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        [self.sessions.first_deadline(), self.queries.deadline()].into_iter().flatten().min()
+        self.sessions.first_deadline()
     }
 
     fn is_unsettled(&self, now: Instant) -> bool {
-        self.sessions.is_unsettled(now) || self.queries.is_due(now)
+        self.sessions.is_unsettled(now)
     }
 
     /// Processes sessions before the locks that depend on them.
@@ -270,13 +264,8 @@ impl<S: QueueStore> SharedState<Queued<S>> for QueueShared<S> {
         locks.settle_session()
     }
 
-    fn settle_last(locks: &mut Locks<Queued<S>>) {
-        locks.ctx.env.settle_queries();
-    }
-
     fn shutting_down(locks: &mut Locks<Queued<S>>) {
         locks.ctx.env.shared.sessions.unconfirmed = 0;
-        locks.ctx.env.end_queries();
     }
 
     fn drain(locks: &mut Locks<Queued<S>>) -> bool {
@@ -535,12 +524,11 @@ impl<S: QueueStore> Locks<Queued<S>> {
             CallOwner::Session(slot) => {
                 self.ctx.env.session_step(SessionId(slot), |session, env| session.answered(env, serial, reply));
             }
-            CallOwner::Query(slot) => {
-                self.ctx.env.query_step(slot, |query, env| S::Client::query_answered(query, env, serial, reply))
+            CallOwner::Operation(_) => {
+                // On ZooKeeper the session has ended, and a check goes on in the next one.
+                let unneeded = Answer::Unreachable(Fault::NotNeeded.into());
+                self.ctx.env.operation_answered(call, Some(S::pong(reply)).filter(|pong| *pong != unneeded), reply);
             }
-            // On ZooKeeper the session has ended, and the check goes on in the next one.
-            CallOwner::Ping if S::pong(reply) == Answer::Unreachable(Fault::NotNeeded.into()) => self.ping_again(call),
-            CallOwner::Ping => self.pong(call, S::pong(reply)),
             CallOwner::Nobody => {}
         }
         self.settle();

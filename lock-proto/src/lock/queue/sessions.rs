@@ -216,7 +216,7 @@ impl<S: QueueStore> QueueSession<S> {
     /// Does the work that is due. An unused session ends, unless a query may use it.
     fn timeout(&mut self, env: &mut QueueEnv<S>) -> Option<SessionEvent> {
         if self.is_idle() && self.idle_until <= env.now {
-            if !S::QUERIES_USE_SESSION || env.shared.queries.is_empty() {
+            if !S::QUERIES_USE_SESSION || env.operations.queries().next().is_none() {
                 return self.revoke(env);
             }
             self.idle_until = env.now + env.config.idle_timeout;
@@ -596,9 +596,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
                 self.input(slot, |queued, env| queued.session_event(env, session, &event));
             }
             if S::QUERIES_USE_SESSION {
-                for slot in self.ctx.env.shared.queries.slots() {
-                    self.ctx.env.query_step(slot, |query, env| S::Client::query_event(query, env, session, &event));
-                }
+                self.ctx.env.query_steps(|query, op, env| S::Client::query_event(query, op, env, session, &event));
             }
         } else {
             return false;

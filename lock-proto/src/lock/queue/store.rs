@@ -9,12 +9,12 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::hold::QueueHold;
-use super::queries::LeaderQuery;
 use super::queued::{QueueConfig, QueueEnv, QueueRemains, Queued};
 use super::sessions::{QueueSession, SessionCall, SessionEvent, SessionId};
 use crate::error::{Invalid, Misuse};
 use crate::lock::answer::Answer;
 use crate::lock::grant::Loss;
+use crate::lock::operation::{LeaderQuery, OpenOperation};
 use crate::time::{Instant, When};
 
 /// What a client and its store exchange.
@@ -153,8 +153,8 @@ pub struct PendingCleanup {
 pub trait QueueClient<S: QueueStore<Client = Self>>: Clone + Debug + Default + PartialEq + Eq + Hash {
     /// The store's part of a session.
     type Session: Clone + Debug + PartialEq + Eq + Hash;
-    /// The store's part of a query or observation.
-    type Query: Clone + Debug + Default + PartialEq + Eq + Hash;
+    /// How it reads the leader of an election.
+    type Query: LeaderQuery<Queued<S>>;
 
     // --- sessions ---
 
@@ -180,18 +180,15 @@ pub trait QueueClient<S: QueueStore<Client = Self>>: Clone + Debug + Default + P
     /// Ends the session on the server. It is over if it cannot exist there, and ending otherwise.
     fn end_session(session: &mut QueueSession<S>, env: &mut QueueEnv<S>);
 
-    // --- queries: those that return a `bool` return true if the query has ended ---
-
-    /// Reads the leader if that is due, or it may have changed.
-    fn read(query: &mut LeaderQuery<S>, env: &mut QueueEnv<S>);
-    /// Returns when a read is due.
-    fn read_at(query: &LeaderQuery<S>) -> Option<Instant>;
-    /// Handles the reply to a request of this or an earlier query.
-    fn query_answered(query: &mut LeaderQuery<S>, env: &mut QueueEnv<S>, serial: u64, reply: &S::Reply) -> bool;
-    /// Handles an event of a session.
-    fn query_event(_: &mut LeaderQuery<S>, _: &mut QueueEnv<S>, _: SessionId, _: &SessionEvent) -> bool {
+    /// Handles an event of a session, for a question or an observation. Returns true if that has
+    /// ended.
+    fn query_event(
+        _: &mut Self::Query,
+        _: &mut OpenOperation,
+        _: &mut QueueEnv<S>,
+        _: SessionId,
+        _: &SessionEvent,
+    ) -> bool {
         false
     }
-    /// The query has ended.
-    fn close_query(query: &LeaderQuery<S>, env: &mut QueueEnv<S>);
 }

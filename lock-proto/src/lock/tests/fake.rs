@@ -7,8 +7,8 @@ use core::time::Duration;
 use crate::error::Misuse;
 use crate::id::{CallId, ClientId, LockId};
 use crate::lock::{
-    Acquire, Answer, Blocked, Config, Context, Env, Event, Fact, Grant, Holding, Locks, Loss, Order, Release,
-    SharedState, Store, Terms, Token, Wait, Waiter,
+    Acquire, Answer, Blocked, Config, Context, Env, Event, Fact, Grant, Holding, Locks, Loss, NoElections,
+    OperationEvent, OperationId, Order, Release, SharedState, Store, Terms, Token, Wait, Waiter,
 };
 use crate::time::Instant;
 
@@ -35,7 +35,20 @@ impl SharedState<Fake> for NoShared {
     }
 }
 
-pub(super) type Out = (LockId, Event);
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Out(pub(super) LockId, pub(super) Event);
+
+impl From<(LockId, Event)> for Out {
+    fn from((lock, event): (LockId, Event)) -> Self {
+        Self(lock, event)
+    }
+}
+
+impl From<(OperationId, OperationEvent)> for Out {
+    fn from(event: (OperationId, OperationEvent)) -> Self {
+        unreachable!("no operation is started: {event:?}")
+    }
+}
 
 /// What the server was asked, and has not answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -124,6 +137,8 @@ impl Store for Fake {
     type Settings = ();
     type Shared = NoShared;
     type Output = Out;
+    type Reply = ();
+    type Query = NoElections;
 
     fn new(_: u8) -> Self {
         Self::default()

@@ -151,7 +151,7 @@ impl SearchWorld {
     }
 
     /// Takes note of an event. Panics if it does not follow from the earlier ones.
-    fn note(&mut self, (lock, event): Out, was: &Self) {
+    fn note(&mut self, Out(lock, event): Out, was: &Self) {
         let slot = lock.slot;
         let known = &mut self.known[slot as usize];
         *known = match (&event, *known) {

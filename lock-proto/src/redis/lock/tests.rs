@@ -63,7 +63,8 @@ impl Hub {
             match output {
                 LocksOutput::Send { call, request, .. } => self.sent.push((call, request)),
                 LocksOutput::Event { lock, event } => self.events.push((lock, event)),
-                LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } | LocksOutput::Stopped { .. } => {}
+                LocksOutput::Operation { .. } | LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } => {}
+                LocksOutput::Stopped { .. } => {}
             }
         }
     }

@@ -6,6 +6,7 @@
 
 mod held;
 mod known;
+mod query;
 mod replies;
 mod shared;
 mod watch;
@@ -16,16 +17,16 @@ use core::time::Duration;
 
 use bytes::Bytes;
 use held::HeldRecord;
-pub(super) use known::Known;
-use known::{OpenWrites, SentRecord};
+use known::{Known, OpenWrites, SentRecord};
+use query::RegisterQuery;
 pub use shared::RegisterShared;
-pub(super) use watch::KeyWatch;
+use watch::KeyWatch;
 
 use super::config::{Config, RegisterSettings};
 use super::flaw::RegisterFlaw;
 use super::output::Output;
 use super::record::{Entry, Record, Writer};
-use super::request::Request;
+use super::request::{Reply, Request};
 use crate::collections::Few;
 use crate::error::Misuse;
 use crate::id::{CallOwner, LockId, NodeId};
@@ -141,6 +142,8 @@ impl Store for Cas {
     type Settings = RegisterSettings;
     type Shared = RegisterShared;
     type Output = Output;
+    type Reply = Reply;
+    type Query = RegisterQuery;
 
     fn new(key: Bytes) -> Self {
         Self {

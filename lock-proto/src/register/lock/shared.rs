@@ -10,7 +10,6 @@ use super::{Cas, RegisterEnv};
 use crate::id::{CallId, ClientId};
 use crate::lock::{Client, Elections, Locks, SharedState};
 use crate::register::config::Config;
-use crate::register::election::LeaderReads;
 use crate::register::output::Output;
 use crate::register::request::Request;
 use crate::time::Instant;
@@ -22,7 +21,6 @@ pub struct RegisterShared {
     pub(super) memory: Memory,
     /// The host's time of day, in ms, at an instant.
     time_of_day: Option<(Instant, u64)>,
-    pub(in crate::register) queries: LeaderReads,
     /// The keys that waiters watch.
     pub(in crate::register) watched: BTreeSet<Bytes>,
 }
@@ -32,13 +30,7 @@ const PING: &[u8] = b"lock-proto:ping";
 
 impl RegisterShared {
     pub(crate) fn new(client: ClientId) -> Self {
-        Self {
-            client,
-            memory: Memory::default(),
-            time_of_day: None,
-            queries: LeaderReads::default(),
-            watched: BTreeSet::new(),
-        }
+        Self { client, memory: Memory::default(), time_of_day: None, watched: BTreeSet::new() }
     }
 
     /// Returns the key of a name.
@@ -64,22 +56,6 @@ impl SharedState<Cas> for RegisterShared {
     fn ping(env: &mut RegisterEnv, call: CallId) {
         let (request, timeout) = (Request::Read { key: Self::key(&env.config, PING) }, env.config.request_timeout);
         env.out.push_back(Output::Send { call, request, timeout });
-    }
-
-    fn deadline(&self) -> Option<(Instant, &'static str)> {
-        self.queries.deadline()
-    }
-
-    fn is_unsettled(&self, now: Instant) -> bool {
-        self.queries.deadline().is_some_and(|(at, _)| at <= now)
-    }
-
-    fn settle_first(locks: &mut Locks<Cas>) -> bool {
-        locks.ctx.env.settle_query()
-    }
-
-    fn shutting_down(locks: &mut Locks<Cas>) {
-        locks.ctx.env.end_queries();
     }
 
     fn elections(client: &mut Client<Cas>) -> Option<&mut dyn Elections> {

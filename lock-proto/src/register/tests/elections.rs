@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::locks::{DAY, RegisterDesk, TTL, others, unknown};
 use crate::lock::Elections as _;
 use crate::register::{Output, Record, Reply, Request};
-use crate::{Acquire, ElectionEvent, Event, Failure, LockClient as _, Release};
+use crate::{Acquire, Event, Failure, LockClient as _, Operation, OperationEvent, Release};
 
 fn request() -> Acquire {
     Acquire::new("x").ttl(TTL)
@@ -15,14 +15,14 @@ fn request() -> Acquire {
 
 impl RegisterDesk {
     /// Executes requests until there is an event of a query.
-    fn observed(&mut self) -> Option<ElectionEvent> {
+    fn observed(&mut self) -> Option<OperationEvent> {
         while let Some(output) = self.client.poll_output() {
             match output {
                 Output::Send { call, request, .. } => {
                     let reply = self.execute(request);
                     self.reply(call, &reply);
                 }
-                Output::Election { event, .. } => return Some(event),
+                Output::Operation { event, .. } => return Some(event),
                 _ => {}
             }
         }
@@ -31,8 +31,8 @@ impl RegisterDesk {
 
     fn value(&mut self) -> Option<Bytes> {
         match self.observed() {
-            Some(ElectionEvent::Leader(leader)) => Some(leader.value),
-            Some(ElectionEvent::NoLeader) => None,
+            Some(OperationEvent::Leader(leader)) => Some(leader.value),
+            Some(OperationEvent::NoLeader) => None,
             other => panic!("{other:?}"),
         }
     }
@@ -49,24 +49,24 @@ fn watch_goes_on_for_the_waiter_when_an_observer_leaves_and_ends_with_the_last()
     desk.write(others(true));
     let lock = desk.client.acquire(desk.now, &request()).unwrap();
     while desk.event().is_some() {}
-    let observer = desk.client.observe(desk.now, b"x").unwrap();
-    let query = desk.client.leader(desk.now, b"x").unwrap();
+    let observer = desk.client.start(desk.now, Operation::Observe("x".into())).unwrap();
+    let query = desk.client.start(desk.now, Operation::Leader("x".into())).unwrap();
     while desk.observed().is_some() {}
     let ends = |desk: &mut RegisterDesk| {
         core::iter::from_fn(|| desk.client.poll_output()).any(|o| matches!(o, Output::Unwatch { .. }))
     };
-    desk.client.close_query(desk.now, observer);
+    desk.client.cancel(desk.now, observer);
     assert!(!ends(&mut desk));
-    let observer = desk.client.observe(desk.now, b"x").unwrap();
+    let observer = desk.client.start(desk.now, Operation::Observe("x".into())).unwrap();
     while desk.observed().is_some() {}
     desk.client.abandon(desk.now, lock);
     assert!(!ends(&mut desk));
     // A query is no observer.
-    let other = desk.client.leader(desk.now, b"x").unwrap();
-    desk.client.close_query(desk.now, observer);
+    let other = desk.client.start(desk.now, Operation::Leader("x".into())).unwrap();
+    desk.client.cancel(desk.now, observer);
     assert!(ends(&mut desk));
-    desk.client.close_query(desk.now, other);
-    desk.client.close_query(desk.now, query);
+    desk.client.cancel(desk.now, other);
+    desk.client.cancel(desk.now, query);
 }
 
 #[test]
@@ -125,17 +125,17 @@ fn proclamation_fails_in_time_and_value_is_still_tried() {
 fn leader_is_read_once() {
     // RG8
     let mut desk = RegisterDesk::new();
-    desk.client.leader(desk.now, b"x").unwrap();
+    desk.client.start(desk.now, Operation::Leader("x".into())).unwrap();
     assert_eq!(desk.value(), None);
     desk.write(Record { value: value("v"), ..others(true) });
-    desk.client.leader(desk.now, b"x").unwrap();
+    desk.client.start(desk.now, Operation::Leader("x".into())).unwrap();
     assert_eq!(desk.value(), Some(value("v")));
     assert!(desk.client.poll_output().is_none());
-    desk.client.leader(desk.now, b"x").unwrap();
+    desk.client.start(desk.now, Operation::Leader("x".into())).unwrap();
     desk.next_request().unwrap();
     desk.later(Duration::from_secs(2));
     let failed = core::iter::from_fn(|| desk.client.poll_output())
-        .any(|output| matches!(output, Output::Election { event: ElectionEvent::Failed(Failure::TimedOut(_)), .. }));
+        .any(|output| matches!(output, Output::Operation { event: OperationEvent::Failed(Failure::TimedOut(_)), .. }));
     assert!(failed);
 }
 
@@ -143,7 +143,7 @@ fn leader_is_read_once() {
 fn observer_sees_changes_but_no_renewals_and_end_of_dead_leader() {
     // RG7, RG8
     let mut desk = RegisterDesk::new();
-    let query = desk.client.observe(desk.now, b"x").unwrap();
+    let query = desk.client.start(desk.now, Operation::Observe("x".into())).unwrap();
     assert_eq!(desk.value(), None);
     desk.write(Record { value: value("v"), ..others(true) });
     desk.client.handle_changed(desk.now, b"x");
@@ -166,10 +166,10 @@ fn observer_sees_changes_but_no_renewals_and_end_of_dead_leader() {
     let (call, read) = desk.next_request().unwrap();
     assert!(matches!(read, Request::Read { .. }));
     desk.reply(call, &unknown());
-    assert_eq!(desk.observed(), Some(ElectionEvent::Disconnected));
+    assert_eq!(desk.observed(), Some(OperationEvent::Disconnected));
     desk.later(Duration::from_secs(1));
     assert_eq!(desk.value(), None);
-    desk.client.close_query(desk.now, query);
+    desk.client.cancel(desk.now, query);
     desk.later(Duration::from_secs(5));
     assert!(desk.next_request().is_none());
 }
@@ -178,7 +178,7 @@ fn observer_sees_changes_but_no_renewals_and_end_of_dead_leader() {
 fn store_that_reports_at_once_causes_no_loop() {
     // RG7
     let mut desk = RegisterDesk::new();
-    desk.client.observe(desk.now, b"x").unwrap();
+    desk.client.start(desk.now, Operation::Observe("x".into())).unwrap();
     let mut reads = 0;
     while let Some(output) = desk.client.poll_output() {
         match output {
@@ -197,9 +197,9 @@ fn store_that_reports_at_once_causes_no_loop() {
 #[test]
 fn shutdown_ends_queries() {
     let mut desk = RegisterDesk::new();
-    desk.client.observe(desk.now, b"x").unwrap();
+    desk.client.start(desk.now, Operation::Observe("x".into())).unwrap();
     desk.client.shutdown(desk.now, Duration::from_secs(1));
     let ended = core::iter::from_fn(|| desk.client.poll_output())
-        .any(|output| matches!(output, Output::Election { event: ElectionEvent::Failed(Failure::ShuttingDown), .. }));
+        .any(|output| matches!(output, Output::Operation { event: OperationEvent::Failed(Failure::ShuttingDown), .. }));
     assert!(ended);
 }

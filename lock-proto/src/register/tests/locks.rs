@@ -6,7 +6,7 @@ use crate::lock::{Answer, Expiry};
 use crate::register::{Client, Config, Entry, Output, Record, Reply, Request, Revision, Writer};
 use crate::{
     Acquire, Backoff, CallId, ClientId, ErrorClass, Event, Failure, Fault, Grant, Instant, LockClient as _, LockId,
-    Loss, Machine as _, Release, Renew, ServerError, Wait,
+    Loss, Machine as _, Operation, OperationEvent, Release, Renew, ServerError, Wait,
 };
 
 pub(super) const TTL: Duration = Duration::from_secs(10);
@@ -533,11 +533,11 @@ fn memory_is_bounded() {
 #[test]
 fn ping_reads_one_key() {
     let mut desk = RegisterDesk::new();
-    desk.client.ping(desk.now).unwrap();
+    let id = desk.client.start(desk.now, Operation::Ping).unwrap();
     let (call, request) = desk.next_request().unwrap();
     assert!(matches!(request, Request::Read { key } if &key[..] == b"lock-proto:ping"));
     desk.reply(call, &Reply::Absent);
-    assert_eq!(desk.client.poll_ping(), Some(Ok(())));
+    assert_eq!(desk.client.poll_output(), Some(Output::Operation { id, event: OperationEvent::Done }));
 }
 
 #[test]

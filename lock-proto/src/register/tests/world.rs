@@ -396,7 +396,7 @@ impl RegisterWorld {
                         }
                     }
                     Output::Watch { .. } | Output::Unwatch { .. } => {}
-                    Output::Election { .. } | Output::Stopped { .. } => unreachable!("not in these tests"),
+                    Output::Operation { .. } | Output::Stopped { .. } => unreachable!("not in these tests"),
                 }
             }
         }

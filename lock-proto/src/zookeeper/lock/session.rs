@@ -7,12 +7,12 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::query::{ZooKeeperLeaderRead, ZooKeeperQuery};
+use super::query::ZooKeeperQuery;
 use super::{ZooKeeperEnv, ZooKeeperName};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{
-    self, Answer, Cause, Loss, Need, QueueClient, QueueOutput, SessionCall, SessionEnd, SessionEvent, SessionId,
-    SessionPurpose, SessionState, renew_at,
+    self, Answer, Cause, Loss, Need, OpenOperation, QueueClient, QueueOutput, SessionCall, SessionEnd, SessionEvent,
+    SessionId, SessionPurpose, SessionState, renew_at,
 };
 use crate::time::{Instant, When, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
@@ -409,7 +409,7 @@ pub struct ZooKeeperClientState;
 
 impl QueueClient<ZooKeeperName> for ZooKeeperClientState {
     type Session = SessionConnection;
-    type Query = ZooKeeperLeaderRead;
+    type Query = ZooKeeperQuery;
 
     fn new_session(_: &mut ZooKeeperEnv) -> SessionConnection {
         SessionConnection::default()
@@ -528,28 +528,13 @@ impl QueueClient<ZooKeeperName> for ZooKeeperClientState {
         env.out.push_back(QueueOutput::Store(SessionOutput::End { session: session.id }));
     }
 
-    fn read(query: &mut ZooKeeperQuery, env: &mut ZooKeeperEnv) {
-        query.read_leader(env);
-    }
-
-    fn read_at(query: &ZooKeeperQuery) -> Option<Instant> {
-        query.read_at()
-    }
-
-    fn query_answered(query: &mut ZooKeeperQuery, env: &mut ZooKeeperEnv, serial: u64, reply: &Reply) -> bool {
-        query.answered(env, serial, reply)
-    }
-
     fn query_event(
         query: &mut ZooKeeperQuery,
+        op: &mut OpenOperation,
         env: &mut ZooKeeperEnv,
         session: SessionId,
         event: &SessionEvent,
     ) -> bool {
-        query.session_event(env, session, event)
-    }
-
-    fn close_query(query: &ZooKeeperQuery, env: &mut ZooKeeperEnv) {
-        query.close(env);
+        query.session_event(op, env, session, event)
     }
 }

@@ -114,7 +114,7 @@ impl ZooKeeperContender {
     /// Removes the watch on the predecessor, unless an observer needs it.
     fn unwatch(self, env: &mut ZooKeeperEnv) {
         if let QueuePlace::Behind { path, watch: NodeWatch::Open | NodeWatch::Requested, .. } = self.ahead
-            && !env.shared.queries.iter().any(|query| query.watches(&path))
+            && !env.operations.queries().any(|(op, query)| query.watches(op, &path))
         {
             env.unwatch(self.session, path, WatchKind::Data);
         }

@@ -117,7 +117,7 @@ fn shutdown_that_ends_late_closes_every_connection() {
             Output::Connect { conn, .. } => open.push(conn),
             Output::Disconnect { conn, .. } => open.retain(|other| *other != conn),
             Output::Stopped { .. } => stopped = true,
-            Output::Event { .. } | Output::Election { .. } | Output::Credentials { .. } => {}
+            Output::Event { .. } | Output::Operation { .. } | Output::Credentials { .. } => {}
         }
     }
     assert!(stopped && open.is_empty(), "{open:?}");
@@ -154,14 +154,11 @@ fn output_tells_why_connection_failed_and_client_which_one_works() {
 #[test]
 fn ping_is_answered_and_unreachable_server_reported() {
     let mut w = ZooKeeperClients::new(1);
-    w.clients[0].ping(w.now).unwrap();
-    w.run();
-    assert_eq!(w.clients[0].poll_ping(), Some(Ok(())));
+    assert_eq!(w.ping(0, ZooKeeperClients::run), Some(OperationEvent::Done));
     let mut w = ZooKeeperClients::new(1);
     w.unreachable = true;
-    w.clients[0].ping(w.now).unwrap();
-    w.run();
-    assert!(matches!(w.clients[0].poll_ping(), Some(Err(Failure::TimedOut(_)))));
+    let failed = w.ping(0, ZooKeeperClients::run);
+    assert!(matches!(failed, Some(OperationEvent::Failed(Failure::TimedOut(_)))), "{failed:?}");
     let lock = w.request(0, &Acquire::new("l").wait(Wait::Try));
     assert!(matches!(w.failure(0, lock), Some(Failure::TimedOut(report)) if !report.is_busy()), "{:?}", w.events);
 }
@@ -169,27 +166,25 @@ fn ping_is_answered_and_unreachable_server_reported() {
 /// Regression: the ping failed, and the next one succeeded.
 #[test]
 fn ping_on_expired_session_opens_the_next_one() {
-    fn ping(w: &mut ZooKeeperClients) -> Option<Result<(), Failure>> {
-        w.clients[0].ping(w.now).unwrap();
-        w.run();
-        w.clients[0].poll_ping()
+    fn ping(w: &mut ZooKeeperClients) -> Option<OperationEvent> {
+        w.ping(0, ZooKeeperClients::run)
     }
     // The server says so on the connection, or refuses to continue the session on another one.
     for cut in [false, true] {
         let mut w = ZooKeeperClients::new(1);
-        assert_eq!(ping(&mut w), Some(Ok(())));
+        assert_eq!(ping(&mut w), Some(OperationEvent::Done));
         w.server.expire(1);
         if cut {
             w.cut(0);
             w.now = w.clients[0].next_deadline().unwrap();
             w.clients[0].handle_timeout(w.now);
         }
-        assert_eq!((ping(&mut w), w.server.sessions.contains(&2)), (Some(Ok(())), true), "{cut}");
+        assert_eq!((ping(&mut w), w.server.sessions.contains(&2)), (Some(OperationEvent::Done), true), "{cut}");
         // After several such sessions the client pauses first. The check does not wait for that.
         w.server.expire(2);
-        assert!(matches!(ping(&mut w), Some(Err(Failure::TimedOut(_)))));
+        assert!(matches!(ping(&mut w), Some(OperationEvent::Failed(Failure::TimedOut(_)))));
         w.pass(100);
-        assert_eq!(ping(&mut w), Some(Ok(())));
+        assert_eq!(ping(&mut w), Some(OperationEvent::Done));
     }
 }
 
@@ -199,10 +194,10 @@ fn dead_server_fails_no_ping_while_another_is_up() {
     // P5
     let mut w = ZooKeeperClients::with(6, |_| Config::parse("zk://dead,h/app").unwrap());
     for client in 0..6 {
-        w.clients[client].ping(w.now).unwrap();
+        w.clients[client].start(w.now, Operation::Ping).unwrap();
     }
     w.pass(100);
-    assert!(w.clients.iter_mut().all(|client| client.poll_ping() == Some(Ok(()))));
+    assert_eq!(w.elections.iter().filter(|(_, event)| *event == OperationEvent::Done).count(), 6);
 }
 
 /// Regression: the client waited for the silent server until the lock was lost.
@@ -255,7 +250,7 @@ fn lock_survives_silent_server_that_granted_a_shorter_session() {
 fn ping_with_short_ticks_waits_for_request_timeout() {
     // ZK6
     let mut w = ZooKeeperClients::with(1, |_| Config::parse("zk://h/app?tick_ms=500").unwrap());
-    w.clients[0].ping(w.now).unwrap();
+    let ping = w.clients[0].start(w.now, Operation::Ping).unwrap();
     let Some(Output::Connect { conn, .. }) = w.clients[0].poll_output() else { panic!("no connection") };
     w.now = w.now + Duration::from_millis(1_500);
     w.clients[0].handle_timeout(w.now);
@@ -263,7 +258,7 @@ fn ping_with_short_ticks_waits_for_request_timeout() {
     w.conns.insert((0, conn), ());
     w.clients[0].handle_connected(w.now, conn);
     w.run();
-    assert_eq!(w.clients[0].poll_ping(), Some(Ok(())));
+    assert_eq!(w.elections, [(ping, OperationEvent::Done)]);
 }
 
 /// Regression: the session that was requested was too short for the client's own check.

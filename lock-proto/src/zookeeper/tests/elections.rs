@@ -8,21 +8,22 @@ fn campaign(w: &mut ZooKeeperClients, client: usize, value: &'static str) -> Loc
     candidate
 }
 
-fn observe(w: &mut ZooKeeperClients, client: usize) -> QueryId {
-    let query = w.clients[client].observe(w.now, b"e").unwrap();
+fn observe(w: &mut ZooKeeperClients, client: usize) -> OperationId {
+    let query = w.clients[client].start(w.now, Operation::Observe("e".into())).unwrap();
     w.run();
     query
 }
 
 /// What the observer saw: the values of leaders, `-` for none and `?` for unknown.
-fn seen(w: &ZooKeeperClients, query: QueryId) -> Vec<String> {
+fn seen(w: &ZooKeeperClients, query: OperationId) -> Vec<String> {
     let of_query = w.elections.iter().filter(|(own, _)| *own == query);
     of_query
         .map(|(_, event)| match event {
-            ElectionEvent::Leader(leader) => String::from_utf8(leader.value.to_vec()).unwrap(),
-            ElectionEvent::NoLeader => "-".into(),
-            ElectionEvent::Disconnected => "?".into(),
-            ElectionEvent::Failed(failure) => alloc::format!("{failure}"),
+            OperationEvent::Leader(leader) => String::from_utf8(leader.value.to_vec()).unwrap(),
+            OperationEvent::NoLeader => "-".into(),
+            OperationEvent::Done => panic!("no check"),
+            OperationEvent::Disconnected => "?".into(),
+            OperationEvent::Failed(failure) => alloc::format!("{failure}"),
         })
         .collect()
 }
@@ -48,7 +49,7 @@ fn observers_see_leaders_proclamations_and_resignations() {
     w.cut(2);
     w.pass(500);
     assert_eq!(seen(&w, query)[5..], ["c", "?", "c"]);
-    w.clients[2].close_query(w.now, query);
+    w.clients[2].cancel(w.now, query);
     w.release(0, third);
     assert_eq!(seen(&w, query).len(), 8);
 }
@@ -57,7 +58,7 @@ fn observers_see_leaders_proclamations_and_resignations() {
 fn leader_is_told_once() {
     let mut w = ZooKeeperClients::new(2);
     let ask = |w: &mut ZooKeeperClients| {
-        let query = w.clients[1].leader(w.now, b"e").unwrap();
+        let query = w.clients[1].start(w.now, Operation::Leader("e".into())).unwrap();
         w.run();
         query
     };
@@ -121,7 +122,7 @@ fn leaving_waiter_keeps_watch_that_observer_is_setting() {
     let first = campaign(&mut w, 0, "a");
     w.granted(0, first).unwrap();
     let waiter = campaign(&mut w, 1, "b");
-    let query = w.clients[1].observe(w.now, b"e").unwrap();
+    let query = w.clients[1].start(w.now, Operation::Observe("e".into())).unwrap();
     // The list has been answered, and the leader's node was asked for.
     w.outputs(1);
     w.bytes(1);
@@ -228,7 +229,7 @@ fn leader_that_leaves_during_read_is_not_reported() {
     w.granted(0, first).unwrap();
     campaign(&mut w, 1, "b");
     w.hold(2);
-    let query = w.clients[2].observe(w.now, b"e").unwrap();
+    let query = w.clients[2].start(w.now, Operation::Observe("e".into())).unwrap();
     w.outputs(2);
     w.bytes(2);
     w.outputs(2);
@@ -283,7 +284,7 @@ fn observer_reads_for_events_of_its_election_only() {
     // The watch on the queue is triggered, and there is none to remove.
     campaign(&mut w, 0, "a");
     assert_eq!(seen(&w, query), ["-", "a"]);
-    w.clients[1].close_query(w.now, query);
+    w.clients[1].cancel(w.now, query);
     w.run();
     assert_eq!(w.server.count(OpCode::RemoveWatches), 0);
 }
@@ -292,7 +293,7 @@ fn observer_reads_for_events_of_its_election_only() {
 fn query_for_leader_sets_no_watch_and_ends() {
     let mut w = ZooKeeperClients::new(2);
     let ask = |w: &mut ZooKeeperClients| {
-        let query = w.clients[1].leader(w.now, b"e").unwrap();
+        let query = w.clients[1].start(w.now, Operation::Leader("e".into())).unwrap();
         w.pass(3_000);
         seen(w, query)
     };
@@ -322,10 +323,10 @@ fn closed_observers_leave_no_watch_for_queues_without_leader() {
         }
         let queries = [observe(&mut w, 0), observe(&mut w, 0)];
         assert!(!w.server.watches().is_empty());
-        w.clients[0].close_query(w.now, queries[0]);
+        w.clients[0].cancel(w.now, queries[0]);
         w.run();
         assert!(!w.server.watches().is_empty(), "the other needs it");
-        w.clients[0].close_query(w.now, queries[1]);
+        w.clients[0].cancel(w.now, queries[1]);
         w.run();
         assert!(w.server.watches().is_empty(), "{:?}", w.server.watches());
     }
@@ -338,8 +339,8 @@ fn observers_closed_before_reply_remove_no_watch() {
     w.hold(0);
     let before = w.server.count(OpCode::GetChildren);
     for _ in 0..2 {
-        let query = w.clients[0].observe(w.now, b"e").unwrap();
-        w.clients[0].close_query(w.now, query);
+        let query = w.clients[0].start(w.now, Operation::Observe("e".into())).unwrap();
+        w.clients[0].cancel(w.now, query);
     }
     w.run();
     assert_eq!((w.server.count(OpCode::GetChildren) - before, w.server.count(OpCode::RemoveWatches)), (2, 0));
@@ -353,16 +354,16 @@ fn closed_observer_leaves_no_watch_that_it_set_behind_a_report() {
     w.server.put("/app", 0);
     w.server.put("/app/e", 0);
     let first = observe(&mut w, 0);
-    let second = w.clients[0].observe(w.now, b"e").unwrap();
+    let second = w.clients[0].start(w.now, Operation::Observe("e".into())).unwrap();
     // The list was empty, and is requested again with a watch.
     w.outputs(0);
     w.bytes(0);
-    w.clients[0].close_query(w.now, first);
+    w.clients[0].cancel(w.now, first);
     w.server.put("/app/e/x", 0);
     w.server.remove("/app/e/x");
     w.run();
     assert!(!w.server.watches().is_empty());
-    w.clients[0].close_query(w.now, second);
+    w.clients[0].cancel(w.now, second);
     w.run();
     assert!(w.server.watches().is_empty(), "{:?}", w.server.watches());
 }

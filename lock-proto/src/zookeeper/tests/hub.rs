@@ -19,7 +19,7 @@ struct HubHost {
     /// Requests without a reply.
     waiting: Vec<(CallId, Op)>,
     events: Vec<Event>,
-    elections: Vec<ElectionEvent>,
+    elections: Vec<OperationEvent>,
     /// The nodes of the queue.
     nodes: Vec<String>,
     requests: usize,
@@ -62,7 +62,7 @@ impl HubHost {
                     self.waiting.push((call, op));
                 }
                 LocksOutput::Event { event, .. } => self.events.push(event),
-                LocksOutput::Election { event, .. } => self.elections.push(event),
+                LocksOutput::Operation { event, .. } => self.elections.push(event),
                 LocksOutput::Store(SessionOutput::Quiet { .. }) => {}
                 other => panic!("{other:?}"),
             }
@@ -182,11 +182,11 @@ fn watches_and_deletions_that_fail_on_an_open_session_are_repeated_after_pauses(
 fn observer_whose_reads_fail_on_an_open_session_reads_again() {
     let second = Duration::from_secs(1);
     let mut host = HubHost::new();
-    host.locks.observe(host.now, b"l").unwrap();
+    host.locks.start(host.now, Operation::Observe("l".into())).unwrap();
     host.pass(10 * second, |_, _| NOT_SENT);
     assert!((5..100).contains(&host.requests), "{}", host.requests);
     host.pass(3 * second, executed);
-    assert_eq!(host.elections.last(), Some(&ElectionEvent::NoLeader));
+    assert_eq!(host.elections.last(), Some(&OperationEvent::NoLeader));
 }
 
 #[test]

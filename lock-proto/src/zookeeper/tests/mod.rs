@@ -23,8 +23,8 @@ use crate::error::Misuse;
 use crate::fault::{Breach, Fault};
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{
-    Acquire, Answer, Blocked, ByteClient as _, ElectionEvent, Elections as _, Event, Failure, Fence, LockClient as _,
-    Loss, Machine as _, Output, QueryId, Release, Renew, Wait,
+    Acquire, Answer, Blocked, ByteClient as _, Elections as _, Event, Failure, Fence, LockClient as _, Loss,
+    Machine as _, Operation, OperationEvent, OperationId, Output, Release, Renew, Wait,
 };
 use crate::time::Instant;
 
@@ -37,7 +37,7 @@ struct ZooKeeperClients {
     clients: Vec<Client>,
     conns: BTreeMap<(usize, ConnId), ()>,
     events: Vec<(usize, LockId, Event)>,
-    elections: Vec<(QueryId, ElectionEvent)>,
+    elections: Vec<(OperationId, OperationEvent)>,
     stopped: Option<u32>,
     /// No connection can be opened.
     unreachable: bool,
@@ -121,12 +121,19 @@ impl ZooKeeperClients {
                 }
                 Output::Disconnect { conn, .. } => self.closed(client, conn),
                 Output::Event { lock, event } => self.events.push((client, lock, event)),
-                Output::Election { query, event } => self.elections.push((query, event)),
+                Output::Operation { id, event } => self.elections.push((id, event)),
                 Output::Stopped { unreleased } => self.stopped = Some(unreleased),
                 Output::Credentials { .. } => panic!("no credentials are asked for"),
             }
         }
         busy
+    }
+
+    /// Checks the server, and returns the result so far.
+    fn ping(&mut self, client: usize, run: impl FnOnce(&mut Self)) -> Option<OperationEvent> {
+        let ping = self.clients[client].start(self.now, Operation::Ping).unwrap();
+        run(self);
+        self.elections.iter().find(|(id, _)| *id == ping).map(|(_, event)| event.clone())
     }
 
     /// Connections of different clients have the same ids.

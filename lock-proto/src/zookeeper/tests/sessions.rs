@@ -295,11 +295,7 @@ fn session_whose_end_is_confirmed_causes_no_pause_for_the_next_one() {
     w.hold(1);
     // Sessions without a lock, that the server does not know afterwards.
     for session in 2..=5 {
-        let opens = |w: &mut ZooKeeperClients| {
-            w.clients[0].ping(w.now).unwrap();
-            w.pass(5);
-            w.clients[0].poll_ping() == Some(Ok(()))
-        };
+        let opens = |w: &mut ZooKeeperClients| w.ping(0, |w| w.pass(5)) == Some(OperationEvent::Done);
         assert!((0..100).any(|_| opens(&mut w)));
         w.server.expire(session);
         w.run();

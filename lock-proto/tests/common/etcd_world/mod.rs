@@ -12,10 +12,11 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use lock_proto::etcd::{
-    Config, ElectionEvent, Endpoint, Locks, LocksOutput, QueryId, Reply, Request, WatchId, WatchOutput,
+use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Reply, Request, WatchId, WatchOutput};
+use lock_proto::{
+    Acquire, CallId, Cause, ClientId, ErrorClass, Event, Fault, Instant, LockId, OperationEvent, OperationId,
+    ServerError,
 };
-use lock_proto::{Acquire, CallId, Cause, ClientId, ErrorClass, Event, Fault, Instant, LockId, ServerError};
 
 use crate::etcd::{Change, Store};
 
@@ -124,7 +125,7 @@ pub(crate) struct Client {
     pub(crate) watches_opened: Vec<Bytes>,
     events: BTreeMap<LockId, Vec<(Instant, Event)>>,
     all_events: Vec<(LockId, Event)>,
-    elections: BTreeMap<QueryId, Vec<ElectionEvent>>,
+    elections: BTreeMap<OperationId, Vec<OperationEvent>>,
     calls: BTreeSet<CallId>,
     in_flight: BTreeSet<CallId>,
     watches: BTreeMap<WatchId, Watch>,
@@ -518,7 +519,7 @@ impl World {
                         known.hub.claim(clock, lock).unwrap();
                     }
                 }
-                LocksOutput::Election { query, event } => known.elections.entry(query).or_default().push(event),
+                LocksOutput::Operation { id, event } => known.elections.entry(id).or_default().push(event),
                 LocksOutput::Stopped { unreleased } => known.stopped = Some(unreleased),
             }
         }

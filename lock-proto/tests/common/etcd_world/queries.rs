@@ -1,8 +1,8 @@
 //! Queries of the world for tests.
 
+use lock_proto::etcd::Request;
 use lock_proto::etcd::message::KeyValue;
-use lock_proto::etcd::{ElectionEvent, QueryId, Request};
-use lock_proto::{Event, Grant, Instant, LockId};
+use lock_proto::{Event, Grant, Instant, LockId, OperationEvent, OperationId};
 
 use super::{Kind, World};
 
@@ -19,7 +19,7 @@ impl World {
         &self.clients[client].all_events
     }
 
-    pub(crate) fn election_events(&self, client: usize, query: QueryId) -> &[ElectionEvent] {
+    pub(crate) fn election_events(&self, client: usize, query: OperationId) -> &[OperationEvent] {
         self.clients[client].elections.get(&query).map_or(&[], Vec::as_slice)
     }
 

@@ -80,7 +80,7 @@ impl Calls {
             Output::Connect { .. }
             | Output::Disconnect { .. }
             | Output::Event { .. }
-            | Output::Election { .. }
+            | Output::Operation { .. }
             | Output::Credentials { .. }
             | Output::Stopped { .. } => None,
         }

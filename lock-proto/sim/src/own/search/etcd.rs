@@ -40,7 +40,7 @@ fn request(output: Output) -> Option<(ConnId, EtcdMessage)> {
         Output::Connect { .. }
         | Output::Disconnect { .. }
         | Output::Event { .. }
-        | Output::Election { .. }
+        | Output::Operation { .. }
         | Output::Credentials { .. }
         | Output::Stopped { .. } => None,
     }
@@ -139,7 +139,7 @@ impl<L: OwnLock> Small<L> for Calls {
             Output::Disconnect { conn, .. } => Wish::Disconnect(conn),
             Output::Event { lock, event } => Wish::Event(lock, event),
             Output::Call { .. } | Output::Open { .. } | Output::Send { .. } | Output::Close { .. } => Wish::Nothing,
-            Output::Election { .. } | Output::Credentials { .. } | Output::Stopped { .. } => Wish::Nothing,
+            Output::Operation { .. } | Output::Credentials { .. } | Output::Stopped { .. } => Wish::Nothing,
         })
     }
 

@@ -121,7 +121,7 @@ impl<L: OwnLock> Small<L> for Connections {
                 Output::Connect { conn, .. } => Wish::Connect(conn),
                 Output::Disconnect { conn, .. } => Wish::Disconnect(conn),
                 Output::Event { lock, event } => Wish::Event(lock, event),
-                Output::Election { .. } | Output::Credentials { .. } | Output::Stopped { .. } => Wish::Nothing,
+                Output::Operation { .. } | Output::Credentials { .. } | Output::Stopped { .. } => Wish::Nothing,
             });
         }
         let conn = open.iter().copied().find(|conn| client.has_outgoing(*conn))?;

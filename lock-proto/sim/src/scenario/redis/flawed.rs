@@ -393,7 +393,7 @@ impl ByteClient for Flawed<Client, ReplyRewriter> {
                 | Output::Credentials { .. }
                 | Output::Disconnect { .. }
                 | Output::Event { .. }
-                | Output::Election { .. }
+                | Output::Operation { .. }
                 | Output::Stopped { .. }) => output,
             });
         }

@@ -453,7 +453,7 @@ impl<C: EtcdClient> World<EtcdServers<C>> {
                 }
             }
             Output::Event { lock, event } => self.deliver_event(client, lock, event),
-            Output::Election { query, event } => self.deliver_election_event(client, query, event),
+            Output::Operation { id, event } => self.deliver_operation_event(client, id, event),
             Output::Stopped { unreleased } => self.has_stopped(client, unreleased),
         }
     }

@@ -230,7 +230,7 @@ impl<C: RegisterClient> World<Registers<C>> {
             }
             Output::Unwatch { key } => self.unwatch(client, &key),
             Output::Event { lock, event } => self.deliver_event(client, lock, event),
-            Output::Election { query, event } => self.deliver_election_event(client, query, event),
+            Output::Operation { id, event } => self.deliver_operation_event(client, id, event),
             Output::Stopped { unreleased } => self.has_stopped(client, unreleased),
         }
     }

@@ -173,7 +173,7 @@ impl RandomChannel {
                 }
             }
             Output::Send { .. } | Output::Disconnect { .. } | Output::Close { .. } => {}
-            other @ (Output::Event { .. } | Output::Election { .. } | Output::Stopped { .. }) => panic!("{other:?}"),
+            other @ (Output::Event { .. } | Output::Operation { .. } | Output::Stopped { .. }) => panic!("{other:?}"),
         }
     }
 }

@@ -260,7 +260,7 @@ impl ByteClient for Flawed<Client, FrameRewriter> {
 impl Flawed<Client, FrameRewriter> {
     const fn forgets(&self, output: &Output) -> bool {
         match self.flaw.flaw {
-            ServerFlaw::ForgetsQueries => matches!(output, Output::Election { .. }),
+            ServerFlaw::ForgetsQueries => matches!(output, Output::Operation { .. }),
             ServerFlaw::ForgetsProclaims => {
                 matches!(output, Output::Event { event: Event::Proclaimed { .. } | Event::ProclaimFailed(_), .. })
             }
