@@ -394,6 +394,22 @@ fn panic_in_one_call_does_not_poison_client() {
     assert!(guard.is_held());
 }
 
+/// A check goes on in the machine only while somebody waits for it.
+#[test]
+fn dropped_ping_is_cancelled() {
+    let world = DriverWorld::new();
+    let (client, mut driver) = world.client_with(1, DriverWorld::config().max_locks(1));
+    world.with(|inner| inner.silent = true);
+    let mut first = Box::pin(client.ping());
+    assert!(poll(&mut first).is_pending());
+    assert!(
+        matches!(poll(&mut Box::pin(client.ping())), Poll::Ready(Err(error)) if matches!(error.kind(), AcquireErrorKind::Misuse(_)))
+    );
+    drop(first);
+    world.with(|inner| inner.silent = false);
+    world.wait(&mut driver, client.ping()).unwrap();
+}
+
 /// The copy of a client in a forked process does nothing under the parent's identity.
 #[test]
 fn forked_child_acquires_nothing_and_sends_nothing() {
