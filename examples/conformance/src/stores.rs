@@ -2,6 +2,8 @@
 //! store's.
 // RG4
 
+mod elections;
+
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -15,6 +17,11 @@ use lock_driver::register::{Config, Entry, Record, Register, RegisterError, Revi
 use lock_driver::{Client, ConnectError, Guard};
 use lock_proto::{ClientId, Loss, Release};
 use lock_testkit::TIMEOUT;
+
+pub use elections::{
+    dead_leader_is_replaced, leader_that_renews_no_more_is_replaced, observer_sees_leaders_and_proclamations,
+    one_candidate_leads_at_a_time,
+};
 
 /// A store under test, and how clients are made on it.
 pub trait TestStore: Sync + Sized + 'static {
@@ -52,7 +59,9 @@ macro_rules! store_suite {
             one_of_many_writers_wins_each_version clients_exclude_each_other
             tasks_of_clients_take_turns_and_fences_grow lock_is_renewed_past_ttl
             dead_holder_is_succeeded_after_ttl waiter_acquires_after_release
-            cancelled_acquisitions_leave_nothing shutdown_releases_locks);
+            cancelled_acquisitions_leave_nothing shutdown_releases_locks
+            observer_sees_leaders_and_proclamations one_candidate_leads_at_a_time dead_leader_is_replaced
+            leader_that_renews_no_more_is_replaced);
     };
     (@each $attribute:tt $store:ty: $($name:ident)+) => {
         $($crate::store_suite!(@test $attribute $store: $name);)+
