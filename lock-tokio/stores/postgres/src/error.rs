@@ -18,6 +18,11 @@ pub(crate) fn is_locked(error: &Error) -> bool {
     error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
+/// Whether the statement was undone because of another transaction: it may be run again.
+pub(crate) fn is_undone(error: &Error) -> bool {
+    error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE)
+}
+
 /// Whether a connection was refused for something that lasts until somebody mends it: a login, or a
 /// certificate.
 pub(crate) fn is_refusal(error: &Error) -> bool {

@@ -13,11 +13,13 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Error, Row};
 
-use crate::error::{is_read_only, is_refusal, text};
+use crate::error::{is_read_only, is_refusal, is_undone, text};
 use crate::url::Server;
 
 const BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
+/// How often a statement is run that the server undoes again and again.
+const MAX_ATTEMPTS: usize = 5;
 /// Statements that wait for the answers of one connection.
 const MAX_STATEMENTS: usize = 256;
 /// Notifications that a waiter may be behind: with more it takes it that there was one for it.
@@ -60,6 +62,22 @@ pub(crate) struct Backend {
     statements: Arc<Semaphore>,
     /// Asks for another connection.
     replace: Notify,
+}
+
+impl Backend {
+    /// Runs a statement, and again if the server has undone it because of another transaction. A
+    /// server with strict transactions does so where others wait for a row, and a setting against
+    /// it would be another client's behind a pooler.
+    // RG4
+    async fn run(&self, sql: &str, parameters: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>, Error> {
+        for _ in 1..MAX_ATTEMPTS {
+            let reply = self.client.query_typed(sql, parameters).await;
+            if !reply.as_ref().is_err_and(is_undone) {
+                return reply;
+            }
+        }
+        self.client.query_typed(sql, parameters).await
+    }
 }
 
 impl Lane {
@@ -109,7 +127,7 @@ impl Lane {
             for (value, kind) in &parameters {
                 borrowed.push((&**value, kind.clone()));
             }
-            let mut reply = pin!(backend.client.query_typed(sql, &borrowed));
+            let mut reply = pin!(backend.run(sql, &borrowed));
             let reply = match timeout(limit, &mut reply).await {
                 Ok(reply) => reply,
                 Err(_) => {

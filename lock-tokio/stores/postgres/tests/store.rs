@@ -67,8 +67,34 @@ async fn is_a_register() {
 async fn is_a_register_with_strict_transactions() {
     let postgres = Postgres::builder().arg("default_transaction_isolation", "serializable").start();
     postgres.sql(CREATE_TABLE);
-    // A waiter's mark and a release can then refuse each other: the waiter polls.
-    check(&postgres, &postgres.url(), Traits { age: true, changed: false }).await;
+    check(&postgres, &postgres.url(), Traits { age: true, changed: true }).await;
+}
+
+/// What changes the row in between undoes a statement of a strict transaction.
+#[tokio::test]
+async fn strict_transactions_do_not_undo_writes() {
+    let postgres = Postgres::builder().arg("default_transaction_isolation", "serializable").start();
+    postgres.sql(CREATE_TABLE);
+    let (one, other) = (store(&postgres.url()), store(&postgres.url()));
+    write(&one, b"k", &record(1, 1), None).await;
+    for number in 2..5 {
+        let entry = read(&one, b"k").await;
+        let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.expect("a connection");
+        let connection = tokio::spawn(connection);
+        let lock = "BEGIN; UPDATE lock_register SET awaited = now() + interval '1 h' WHERE name = 'k'";
+        client.batch_execute(lock).await.expect("a row");
+        let next = record(1, number);
+        let commit = async {
+            let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+            until("it waits", async || (postgres.sql(waits) == "1").then_some(())).await;
+            client.batch_execute("COMMIT").await.expect("a change");
+        };
+        // On the connection that is kept for rows that are locked.
+        let (written, ()) = both(other.write(b"k", &next, Some(&entry)), commit).await;
+        written.expect("it is run again");
+        drop(client);
+        connection.await.expect("a task").expect("it ends");
+    }
 }
 
 #[tokio::test]
