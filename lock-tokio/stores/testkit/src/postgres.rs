@@ -250,8 +250,14 @@ impl Postgres {
         self.dir.path().join("log")
     }
 
+    /// What the server has logged so far.
+    #[must_use]
+    pub fn log_text(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
     fn log_end(&self) -> String {
-        tail(&fs::read_to_string(self.log()).unwrap_or_default())
+        tail(&self.log_text())
     }
 }
 
