@@ -58,7 +58,8 @@ macro_rules! store_suite {
             write_needs_the_expected_record keys_are_any_bytes records_survive
             one_of_many_writers_wins_each_version clients_exclude_each_other
             tasks_of_clients_take_turns_and_fences_grow lock_is_renewed_past_ttl
-            dead_holder_is_succeeded_after_ttl waiter_acquires_after_release
+            dead_holder_is_succeeded_after_ttl attempts_of_new_clients_succeed_a_dead_holder
+            waiter_acquires_after_release
             cancelled_acquisitions_leave_nothing shutdown_releases_locks
             observer_sees_leaders_and_proclamations one_candidate_leads_at_a_time dead_leader_is_replaced
             leader_that_renews_no_more_is_replaced);
@@ -252,6 +253,33 @@ pub fn dead_holder_is_succeeded_after_ttl<S: TestStore>(store: &S) {
     let guard = take(&client);
     // The age that the store tells may count as well, and the record was written before.
     assert!(since.elapsed() < TTL * 2 + TIMEOUT / 2, "{:?}", since.elapsed());
+    assert!(guard.fence().is_some());
+}
+
+/// As a program that cron starts again and again: none of its clients sees the record for the TTL, but
+/// the store tells how old it is.
+// RG1
+pub fn attempts_of_new_clients_succeed_a_dead_holder<S: TestStore>(store: &S) {
+    const MARGIN: Duration = Duration::from_secs(1);
+    let record = Record { held: true, ..record(7, 1, None) };
+    let since = Instant::now();
+    let tells_age = S::block_on(async {
+        let register = register(store);
+        register.write(KEY, &record, None).await.unwrap();
+        read(&register, KEY).await.unwrap().age.is_some()
+    });
+    // Without an age, a client has to be there for the TTL.
+    let old = (!tells_age).then(|| client(store));
+    let attempt = || old.clone().unwrap_or_else(|| client(store)).lock("a").ttl(TTL).try_acquire_blocking();
+    let guard = loop {
+        match attempt() {
+            Ok(guard) => break guard,
+            Err(error) => assert!(error.is_busy(), "{error}"),
+        }
+        assert!(since.elapsed() < TTL + MARGIN + TIMEOUT / 2, "never acquired");
+        thread::sleep(Duration::from_secs(1));
+    };
+    assert!(since.elapsed() >= TTL, "{:?}", since.elapsed());
     assert!(guard.fence().is_some());
 }
 
