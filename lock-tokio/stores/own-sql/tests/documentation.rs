@@ -18,5 +18,6 @@ fn page_has_the_recipe_and_the_tables() {
     let tables: Vec<_> = page.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let (of_postgres, grants) = tables[0].split_once(";\n").expect("a table and its grants");
     assert!(postgres.contains(of_postgres) && grants.starts_with("GRANT"), "the table of Postgres is another one");
-    assert!(recipe.contains(tables[1].trim_end()), "the table of the recipe is another one");
+    assert!(postgres.contains(tables[1].trim_end()), "the deletion of the page is another one");
+    assert!(recipe.contains(tables[2].trim_end()), "the table of the recipe is another one");
 }

@@ -25,7 +25,8 @@
 //! # The table
 //!
 //! [`CREATE_TABLE`] creates it, in the first schema of the `search_path`. Users of locks need
-//! `SELECT`, `INSERT` and `UPDATE`. Rows may be deleted only if nobody holds their lock.
+//! `SELECT`, `INSERT` and `UPDATE`. Rows may be deleted only if nobody holds their lock, as
+//! [`DELETE_FREE`] does.
 //!
 //! # Waiting
 //!
@@ -70,6 +71,13 @@ CREATE TABLE IF NOT EXISTS lock_register (
     written timestamptz NOT NULL,
     awaited timestamptz
 ) WITH (fillfactor = 50)";
+
+/// Deletes the free records that nobody has written for a day. Its user needs `DELETE`.
+///
+/// Locks stay exclusive while it runs, and fencing tokens grow, if no host's clock is a day behind.
+/// A row that is taken meanwhile is looked at again, and stays.
+pub const DELETE_FREE: &str = r"DELETE FROM lock_register WHERE written < clock_timestamp() - interval '1 day'
+    AND encode(record, 'escape') ~ '^[^\n]+\nversion [^\n]+\nwriter [^\n]+\nheld no\n'";
 
 // `clock_timestamp()`, not `now()`: the time at which it runs, not that of the transaction's start.
 const READ: &str = "SELECT record, (extract(epoch FROM clock_timestamp() - written) * 1000)::float8 \
