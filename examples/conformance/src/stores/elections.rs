@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use lock_driver::register::{Record, Register as _};
-use lock_driver::{Observation, ProclaimError};
-use lock_proto::{ElectionEvent, Leader, Loss, Release, Renew};
+use lock_driver::{ElectionEvent, Observation, ProclaimError};
+use lock_proto::{Leader, Loss, Release, Renew};
 use lock_testkit::TIMEOUT;
 
 use super::{TTL, TestStore, client, record, register};
