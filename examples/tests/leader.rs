@@ -61,6 +61,40 @@ fn demonstration_succeeds_and_leaves_nothing() {
     assert_clean(&etcd);
 }
 
+/// Without a backend nothing is needed but a folder.
+#[test]
+fn elections_are_held_in_folder_of_user() {
+    let home = tempfile::tempdir().unwrap();
+    let leader = |args: &[&str]| {
+        let mut command = started_by(WITH_SIGNALS, env!("CARGO_BIN_EXE_leader"));
+        command.args(args).env("HOME", home.path()).env_remove("XDG_STATE_HOME").env_remove("LOCK_BACKEND");
+        Tool::spawn(command)
+    };
+    let notice = format!("the elections are in {}/.local/state/lock-proto", home.path().display());
+    let ended = leader(&[]).end();
+    assert!(ended.code == 0 && ended.out.contains("everything as promised"), "{ended:?}");
+    assert_eq!(ended.err.matches(&notice).count(), 1, "{ended:?}");
+
+    let candidate = |value| leader(&["--name", "board", "--ttl", "10s", "--candidate", value]);
+    let observer = leader(&["--name", "board", "--observe"]);
+    observer.wait_for_out("nobody board\n");
+    let first = candidate("the first");
+    first.wait_for_out("elected board key=board rev=");
+    observer.wait_for_out(" value=the first\n");
+    let second = candidate("the second");
+    second.wait_for_err("waiting: held by another client");
+    first.signal(Signal::KILL);
+    // At once: a dead process has no lock on its file.
+    second.wait_for_out("elected board key=board rev=");
+    observer.wait_for_out(" value=the second\n");
+    let rev = word(&second.out(), "rev=");
+    assert!(observer.out().contains(&format!("key=board rev={rev} value=the second\n")), "{}", observer.out());
+    let ended = second.terminate();
+    assert!(ended.code == 0 && ended.out.ends_with("resigned board\n"), "{ended:?}");
+    assert!(wait_until(LONG, || observer.out().ends_with("nobody board\n")), "{}", observer.out());
+    assert_eq!((observer.terminate().code, first.end().code), (0, -1));
+}
+
 #[test]
 fn unreachable_server_error_explains_how_to_start_one() {
     let mut etcd = Etcd::start();

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
@@ -17,6 +17,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches, ValueEnum, value_parser};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use lock_driver::register::FileConfig;
 use lock_driver::{Settings, StoreSettings};
 use lock_proto::redis::Wake;
 use lock_proto::{ConfigError, UrlError};
@@ -251,9 +252,23 @@ pub(crate) fn invalid_option(error: ConfigError) -> Usage {
 
 /// The usual default of `--backend`: a Redis server on this machine.
 pub(crate) const DEFAULT_BACKEND: &str = "redis://127.0.0.1:6379";
-/// Says where the locks are if nobody has said it.
-pub(crate) fn folder_notice(folder: &Path) -> String {
-    format!("no --backend is given: the locks are in {}, for this machine and user alone", folder.display())
+/// The settings for these URLs, else for the folder of the user, and what to tell the user then: where
+/// these things are.
+///
+/// # Errors
+///
+/// As [`parse_backends`] and [`folder_of_user`].
+pub(crate) fn backends_or_folder(
+    urls: Option<Vec<String>>,
+    things: &str,
+) -> Result<(StoreSettings, Option<String>), Usage> {
+    let Some(urls) = urls else {
+        let folder = folder_of_user()?;
+        let place = folder.display();
+        let notice = format!("no --backend is given: the {things} are in {place}, for this machine and user alone");
+        return Ok((StoreSettings::File(FileConfig::new(folder)), Some(notice)));
+    };
+    Ok((parse_backends(&urls)?, None))
 }
 
 /// The folder for the locks of this user on this machine. Not the one of the session, which a job of
@@ -262,7 +277,7 @@ pub(crate) fn folder_notice(folder: &Path) -> String {
 /// # Errors
 ///
 /// The environment names no home, or the folder is another user's.
-pub(crate) fn folder_of_user() -> Result<PathBuf, Usage> {
+fn folder_of_user() -> Result<PathBuf, Usage> {
     let folder = folder_in(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
         .ok_or_else(|| Usage("neither HOME nor XDG_STATE_HOME is set: give --backend".into()))?;
     // Root's files in the folder of a user would be in the user's way.

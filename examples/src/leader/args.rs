@@ -7,16 +7,17 @@ use std::os::unix::ffi::OsStringExt as _;
 use clap::Parser;
 use lock_driver::StoreSettings;
 
-use crate::cli::args::{self, Line, backends_or_default, parse_backends, raised_ttl, time, with_ttl};
+use crate::cli::args::{self, Line, backends, backends_or_folder, raised_ttl, time, with_ttl};
 use crate::cli::{Usage, usage};
 
-/// Elections on etcd or ZooKeeper.
+/// Elections on etcd, on ZooKeeper, or among the processes of this machine.
 #[derive(Debug, Parser)]
 #[command(name = "leader", version, override_usage = USAGE, after_help = AFTER_HELP)]
 struct Options {
     /// etcd://[user:password@]host[:port][,host[:port]...] with the members of the cluster, or
     /// zk://[user:password@]host[:port][,host[:port]...][/chroot][?tick_ms=MS] with those of the
-    /// ensemble [default: $LOCK_BACKEND, else etcd://127.0.0.1:2379]
+    /// ensemble, or file:///PATH, a folder for the processes of this machine
+    /// [default: $LOCK_BACKEND, else a folder of this user]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 
@@ -52,7 +53,10 @@ A candidate prints `elected NAME key=... rev=... fence=...`. When interrupted it
 `resigned NAME`; when it loses the election it prints `lost NAME cause` and campaigns again.
 An observer prints `leader NAME key=... rev=... value=...`, `nobody NAME`, and
 `disconnected NAME` while the server is unreachable. In both, rev is the revision of etcd, or the
-transaction of ZooKeeper, that created the key.
+transaction of ZooKeeper, that created the key; in a folder it is the number of the term.
+
+Without --backend the elections are in $XDG_STATE_HOME/lock-proto, else in
+~/.local/state/lock-proto, for the processes of this user on this machine.
 
 If a line cannot be written to stdout, or if stdout is a pipe that nobody reads any more, leader says
 so on stderr, resigns and ends.
@@ -78,7 +82,6 @@ Exit code: 0, or
   126 the system has no thread or file descriptor left for this program";
 
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
-const DEFAULT_BACKEND: &str = "etcd://127.0.0.1:2379";
 /// Short, so that the successor of a killed leader is elected soon.
 const DEMO_TTL: Duration = Duration::from_secs(2);
 
@@ -86,6 +89,7 @@ const DEMO_TTL: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Args {
     pub(super) settings: StoreSettings,
+    pub(super) ttl: Duration,
     pub(super) role: Role,
     /// What to tell the user first.
     pub(super) notice: Option<String>,
@@ -115,11 +119,11 @@ pub(super) enum Parsed {
 
 /// Parses the command line without the program's name.
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> Result<Parsed, Usage> {
-    let Options { backends, name, candidate, observe, ttl } = match args::parse(args)? {
+    let Options { backends: given, name, candidate, observe, ttl } = match args::parse(args)? {
         Line::Run(options) => options,
         Line::Print(text) => return Ok(Parsed::Print(text)),
     };
-    if backends.len() > 1 {
+    if given.len() > 1 {
         return usage("--backend: one URL names all members of the cluster");
     }
     let (name, candidate) = (name.map(OsString::into_vec), candidate.map(OsString::into_vec));
@@ -134,16 +138,15 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default: Option<&O
     if ttl.is_some() && matches!(role, Role::Observer { .. }) {
         return usage("--ttl is for candidates: an observer has no leadership");
     }
-    let backends = backends_or_default(backends, default, DEFAULT_BACKEND)?;
     let asked = ttl;
     let ttl = ttl.or_else(|| (role == Role::Demo).then_some(DEMO_TTL));
-    let settings = parse_backends(&backends)?;
-    if !matches!(settings, StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_)) {
-        return usage("elections need etcd://host[:port][,host[:port]...] or zk://host[:port]...");
+    let (settings, notice) = backends_or_folder(backends(given, default)?, "elections")?;
+    if matches!(settings, StoreSettings::Redis(_)) {
+        return usage("Redis has no elections: they need etcd://host[:port]..., zk://host[:port]... or file:///PATH");
     }
     let (settings, ttl) = with_ttl(settings, ttl.unwrap_or(DEFAULT_TTL))?;
-    let notice = raised_ttl(&settings, asked, ttl);
-    Ok(Parsed::Run(Box::new(Args { settings, role, notice })))
+    let notice = notice.or_else(|| raised_ttl(&settings, asked, ttl));
+    Ok(Parsed::Run(Box::new(Args { settings, ttl, role, notice })))
 }
 
 #[cfg(test)]
@@ -156,6 +159,8 @@ mod tests {
         parse(line.iter().map(OsString::from), default.map(OsStr::new))
     }
 
+    const MEMBER: &str = "etcd://127.0.0.1:2379";
+
     fn run(line: &[&str], default: Option<&str>) -> Args {
         match read(line, default) {
             Ok(Parsed::Run(args)) => *args,
@@ -165,17 +170,20 @@ mod tests {
 
     #[test]
     fn roles_are_parsed() {
-        assert_eq!(run(&[], None).role, Role::Demo);
-        let candidate = run(&["--name", "board", "--candidate", "me", "--ttl", "3s"], None);
+        assert_eq!(run(&[], Some(MEMBER)).role, Role::Demo);
+        let candidate = run(&["--name", "board", "--candidate", "me", "--ttl", "3s"], Some(MEMBER));
         assert_eq!(candidate.role, Role::Candidate { name: b"board".to_vec(), value: b"me".to_vec() });
-        let config = lock_proto::etcd::Config::parse(DEFAULT_BACKEND).unwrap().session_ttl(Duration::from_secs(3));
+        let config = lock_proto::etcd::Config::parse(MEMBER).unwrap().session_ttl(Duration::from_secs(3));
         assert_eq!(candidate.settings, StoreSettings::Etcd(config));
         let url = "zk://a,b/x?tick_ms=300";
         let config = |ttl| lock_proto::zookeeper::Config::parse(url).unwrap().session_ttl(Duration::from_millis(ttl));
         assert_eq!(run(&["--backend", url], None).settings, StoreSettings::ZooKeeper(config(2_000)));
         let observer = run(&["--backend", url, "--name", "n", "--observe"], None);
         assert_eq!(observer.settings, StoreSettings::ZooKeeper(config(10_000)));
-        assert_eq!(run(&["--name", "board", "--observe"], None).role, Role::Observer { name: b"board".to_vec() });
+        assert_eq!(
+            run(&["--name", "board", "--observe"], Some(MEMBER)).role,
+            Role::Observer { name: b"board".to_vec() }
+        );
     }
 
     #[test]
@@ -200,10 +208,10 @@ mod tests {
             (&["--candidate", "v"], "--name"),
             (&["--observe"], "--name"),
             (&["--name", "n", "--observe", "--candidate", "v"], "one at a time"),
-            (&["--backend", "redis://a"], "etcd://"),
+            (&["--backend", "redis://a"], "file:///PATH"),
             (&["--backend", "etcd://a", "--backend", "etcd://b"], "one URL"),
             (&["--backend", "etcd://u:hunter2@a:99999"], "--backend"),
-            (&["--ttl", "0"], "--ttl: session_ttl"),
+            (&["--backend", "etcd://a", "--ttl", "0"], "--ttl: session_ttl"),
             (&["--name", "n", "--observe", "--ttl", "5s"], "--ttl"),
             (&["--ttl", "soon"], "soon"),
             (&["board"], "board"),
@@ -212,7 +220,7 @@ mod tests {
             assert!(message.contains(part) && !message.contains("hunter2"), "{line:?}: {message}");
         }
         for (list, part) in [
-            ("redis://a redis://b redis://c", "elections need"),
+            ("redis://a redis://b redis://c", "Redis has no elections"),
             ("etcd://a etcd://b", "LOCK_BACKEND: "),
             ("etcd://a:99999", "LOCK_BACKEND: "),
         ] {

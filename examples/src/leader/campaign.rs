@@ -4,8 +4,9 @@ use core::fmt;
 use core::future::poll_fn;
 use core::pin::Pin;
 use core::task::Poll;
+use core::time::Duration;
 
-use lock_driver::{ElectionEvent, LeadError, Leadership, OwnerKeyExt as _, OwnerNodeExt as _};
+use lock_driver::{Election, ElectionEvent, LeadError, Leadership, OwnerKeyExt as _, OwnerNodeExt as _};
 use lock_proto::{Fence, Loss, Release};
 use lock_tokio::Client;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -19,9 +20,9 @@ use crate::cli::stdio::{on_stdout_failure, print_error, print_line, start_stderr
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// Campaigns, again after each loss. Returns the exit code.
-pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
+pub(super) async fn campaign(client: &Client, name: &[u8], ttl: Duration, value: &[u8]) -> u8 {
     let Some(mut stop) = Stop::watch() else { return exit::NOT_EXECUTABLE };
-    let election = client.election(name);
+    let election = client.election(name).ttl(ttl);
     let shown = DisplayName(name);
     loop {
         let report = {
@@ -40,7 +41,7 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
                 return code;
             }
         };
-        print_line(&format_args!("elected {shown} {}", Ownership::of(&leadership)));
+        print_line(&format_args!("elected {shown} {}", Ownership::of(&election, &leadership).await));
         let observer = leadership.observer();
         let report_loss = |loss| print_line(&format_args!("lost {shown} {}", exit::loss_name(loss)));
         // At once: the resignation may take a while.
@@ -112,16 +113,24 @@ pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
 
 /// The key and revision of a leadership, as an observer sees them; `-` if it is already lost.
 struct Ownership {
-    /// The key on etcd, or the path on ZooKeeper, and the revision or transaction that created it.
+    /// The key on etcd, or the path on ZooKeeper, and the revision or transaction that created it; in
+    /// a folder the name of the election, and the number of the term.
     owner: Option<(Vec<u8>, i64)>,
     fence: Option<Fence>,
 }
 
 impl Ownership {
-    fn of(leadership: &Leadership) -> Self {
+    async fn of(election: &Election, leadership: &Leadership) -> Self {
         let on_etcd = leadership.owner_key().map(|owner| (owner.key.to_vec(), owner.create_revision));
         let on_zookeeper = || leadership.owner_node().map(|node| (node.path.as_bytes().to_vec(), node.czxid));
-        Self { owner: on_etcd.or_else(on_zookeeper), fence: leadership.fence() }
+        let owner = match on_etcd.or_else(on_zookeeper) {
+            None if leadership.is_held() => {
+                let leader = election.leader().await.ok().flatten().filter(|_| leadership.is_held());
+                leader.map(|leader| (leader.key.to_vec(), leader.create_revision))
+            }
+            owner => owner,
+        };
+        Self { owner, fence: leadership.fence() }
     }
 }
 

@@ -87,7 +87,7 @@ impl Candidate {
     pub(super) fn start(
         candidate: &'static str,
         name: &str,
-        settings: StoreSettings,
+        (settings, ttl): (StoreSettings, Duration),
         resource: Arc<Resource>,
         reports: UnboundedSender<Report>,
     ) -> io::Result<Self> {
@@ -97,7 +97,7 @@ impl Candidate {
             let report = |progress| drop(reports.send(Report { candidate, progress }));
             let campaign = async {
                 select! {
-                    end = run(candidate, &name, settings, &resource, &report) => end,
+                    end = run(candidate, &name, (settings, ttl), &resource, &report) => end,
                     _ = &mut killed => Ok(()),
                 }
             };
@@ -131,12 +131,12 @@ impl Candidate {
 async fn run(
     candidate: &'static str,
     name: &str,
-    settings: StoreSettings,
+    (settings, ttl): (StoreSettings, Duration),
     resource: &Resource,
     report: &impl Fn(Progress),
 ) -> Result<(), Broken> {
     let client = lock_tokio::connect_on_runtime(settings)?;
-    let mut leadership = client.election(name).campaign(candidate).await?;
+    let mut leadership = client.election(name).ttl(ttl).campaign(candidate).await?;
     report(Progress::Elected(leadership.fence().ok_or("a leadership has a fencing token")?));
     let value = format!("{candidate}, at work");
     leadership.proclaim(value.clone()).await?;

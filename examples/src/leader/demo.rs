@@ -26,7 +26,7 @@ const TERM: Duration = Duration::from_millis(500);
 /// Error that ends the demonstration early.
 pub(super) type Broken = Box<dyn core::error::Error + Send + Sync>;
 
-pub(super) async fn run_demo(client: &Client, settings: &StoreSettings) -> u8 {
+pub(super) async fn run_demo(client: &Client, settings: &StoreSettings, ttl: Duration) -> u8 {
     let name = format!("leader-example-{:016x}", run_number());
     let members = members(settings);
     match client.election(&name).leader().await {
@@ -43,7 +43,7 @@ pub(super) async fn run_demo(client: &Client, settings: &StoreSettings) -> u8 {
     }
     let transcript = Transcript::new();
     transcript.log(&format!("the store answers at {members}; the election is `{name}`"));
-    if let Err(error) = run(&transcript, client, settings, &name).await {
+    if let Err(error) = run(&transcript, client, (settings, ttl), &name).await {
         transcript.fail(&format!("the demonstration stopped: {error}"));
     }
     if transcript.passed() {
@@ -55,7 +55,12 @@ pub(super) async fn run_demo(client: &Client, settings: &StoreSettings) -> u8 {
     }
 }
 
-async fn run(transcript: &Transcript, client: &Client, settings: &StoreSettings, name: &str) -> Result<(), Broken> {
+async fn run(
+    transcript: &Transcript,
+    client: &Client,
+    (settings, ttl): (&StoreSettings, Duration),
+    name: &str,
+) -> Result<(), Broken> {
     let election = client.election(name);
     let mut watcher = Watcher { transcript, observation: election.observe()?, timeout: TIMEOUT };
     watcher.wait_for(None).await?;
@@ -66,7 +71,8 @@ async fn run(transcript: &Transcript, client: &Client, settings: &StoreSettings,
     let mut candidates: Vec<_> = CANDIDATES
         .iter()
         .map(|value| {
-            let candidate = Candidate::start(value, name, settings.clone(), Arc::clone(&resource), sender.clone())?;
+            let candidate =
+                Candidate::start(value, name, (settings.clone(), ttl), Arc::clone(&resource), sender.clone())?;
             Ok((*value, candidate))
         })
         .collect::<io::Result<_>>()?;
@@ -80,7 +86,7 @@ async fn run(transcript: &Transcript, client: &Client, settings: &StoreSettings,
     reports.await_resignation(&first).await?;
     join(take(first.candidate)?).await?;
 
-    transcript.section("The next candidate takes over and is killed without resigning; its session expires");
+    transcript.section("The next candidate takes over and is killed without resigning; its session ends");
     let second = reports.next_term(&mut watcher).await?;
     let victim = take(second.candidate)?;
     let remaining = second.observer.remaining();

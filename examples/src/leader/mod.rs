@@ -1,4 +1,4 @@
-//! `leader`: elections on etcd or ZooKeeper. Demonstrates and checks a small election, or runs a
+//! `leader`: elections on etcd, on ZooKeeper, or in a folder. Demonstrates and checks a small election, or runs a
 //! candidate or an observer, which also works together with `etcdctl elect` or Curator's
 //! `LeaderLatch`.
 
@@ -50,7 +50,7 @@ fn start(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> u
     }
 }
 
-async fn run(Args { settings, role, .. }: Args) -> u8 {
+async fn run(Args { settings, ttl, role, .. }: Args) -> u8 {
     let client = match lock_tokio::connect_with(settings.clone()) {
         Ok(client) => client,
         Err(error) => {
@@ -59,8 +59,8 @@ async fn run(Args { settings, role, .. }: Args) -> u8 {
         }
     };
     let code = match role {
-        Role::Demo => demo::run_demo(&client, &settings).await,
-        Role::Candidate { name, value } => campaign::campaign(&client, &name, &value).await,
+        Role::Demo => demo::run_demo(&client, &settings, ttl).await,
+        Role::Candidate { name, value } => campaign::campaign(&client, &name, ttl, &value).await,
         Role::Observer { name } => campaign::observe(&client, &name).await,
     };
     // Clean up the store, including the session.
@@ -68,11 +68,12 @@ async fn run(Args { settings, role, .. }: Args) -> u8 {
     code
 }
 
-/// The servers in these settings.
+/// The servers in these settings, or the folder.
 fn members(settings: &StoreSettings) -> String {
     let members: Vec<String> = match settings {
         StoreSettings::Etcd(config) => config.endpoints().iter().map(ToString::to_string).collect(),
         StoreSettings::ZooKeeper(config) => config.servers().iter().map(ToString::to_string).collect(),
+        StoreSettings::File(config) => vec![config.folder().display().to_string()],
         StoreSettings::Redis(_) | _ => Vec::new(),
     };
     members.join(", ")

@@ -6,13 +6,11 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use clap::{Parser, ValueEnum};
 use lock_driver::StoreSettings;
-use lock_driver::register::FileConfig;
 use lock_proto::{Backoff, DEFAULT_TTL, Wait};
 
 use super::child::{self, Parent};
 use crate::cli::args::{
-    self, Line, WakeMode, backends, folder_notice, folder_of_user, invalid_option, parse_backends, raised_ttl, time,
-    with_ttl,
+    self, Line, WakeMode, backends, backends_or_folder, invalid_option, raised_ttl, time, with_ttl,
 };
 use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, usage};
@@ -224,14 +222,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     if command.is_none() && ends_with_dashes {
         return usage("no command after --");
     }
-    let (settings, notice) = match backends(options.backends, default_backends)? {
-        Some(urls) => (parse_backends(&urls)?, None),
-        None => {
-            let folder = folder_of_user()?;
-            let notice = folder_notice(&folder);
-            (StoreSettings::File(FileConfig::new(folder)), Some(notice))
-        }
-    };
+    let (settings, notice) = backends_or_folder(backends(options.backends, default_backends)?, "locks")?;
     let (settings, ttl) = with_ttl(settings, options.ttl.unwrap_or(DEFAULT_TTL))?;
     let notice = notice.or_else(|| raised_ttl(&settings, options.ttl, ttl));
     let grace = match options.grace {
