@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 
 use super::acquire_error::AcquireErrorKind;
@@ -10,21 +11,26 @@ use super::shared::{Batch, Owner};
 use super::slot::Slot;
 use lock_proto::{Failure, Operation, OperationEvent, OperationId};
 
-/// All open operations.
+/// All open operations, and who waits for each.
 #[derive(Default)]
-pub(super) struct Operations(BTreeMap<OperationId, Arc<Slot<OperationEvent>>>);
+pub(super) struct Operations {
+    open: BTreeMap<OperationId, Vec<Arc<Slot<OperationEvent>>>>,
+    /// The check in progress, which later ones join.
+    ping: Option<OperationId>,
+}
 
 impl Operations {
-    pub(super) fn notify(&self, id: OperationId, event: OperationEvent, batch: &mut Batch) {
-        if let Some(slot) = self.0.get(&id) {
-            notify(slot, event, false, batch);
+    pub(super) fn notify(&mut self, id: OperationId, event: OperationEvent, batch: &mut Batch) {
+        self.ping = self.ping.filter(|ping| *ping != id);
+        for slot in self.open.get(&id).into_iter().flatten() {
+            notify(slot, event.clone(), false, batch);
         }
     }
 
     /// The driver has ended.
     pub(super) fn close(&mut self, forked: bool, batch: &mut Batch) {
         // The handles have clones, so no user code is dropped here.
-        for slot in core::mem::take(&mut self.0).into_values() {
+        for slot in core::mem::take(self).open.into_values().flatten() {
             notify(&slot, OperationEvent::Failed(Failure::ShuttingDown), forked, batch);
         }
     }
@@ -38,7 +44,7 @@ fn notify(slot: &Slot<OperationEvent>, event: OperationEvent, forked: bool, batc
     slot.notify(event, is_last, forked, batch);
 }
 
-/// An operation of the machine. Cancelled when dropped.
+/// An operation of the machine. Cancelled when the last of those that wait for it is dropped.
 pub(super) struct Running {
     pub(super) owner: Arc<Owner>,
     id: OperationId,
@@ -51,9 +57,16 @@ impl Running {
             if core.is_closed() {
                 return Err(AcquireErrorKind::ShutDown);
             }
-            let id = core.engine.machine_mut().start(now, operation)?;
+            let is_ping = operation == Operation::Ping;
+            let id = match core.operations.ping.filter(|_| is_ping) {
+                Some(ping) => ping,
+                None => core.engine.machine_mut().start(now, operation)?,
+            };
+            if is_ping {
+                core.operations.ping = Some(id);
+            }
             let slot = Arc::<Slot<OperationEvent>>::default();
-            core.operations.0.insert(id, Arc::clone(&slot));
+            core.operations.open.entry(id).or_default().push(Arc::clone(&slot));
             Ok(Self { owner: Arc::clone(owner), id, slot })
         });
         running.unwrap_or(Err(AcquireErrorKind::Forked))
@@ -68,8 +81,16 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let slot = self.owner.shared.verb_of_drop(|core, now, _| {
-            core.engine.machine_mut().cancel(now, self.id);
-            core.operations.0.remove(&self.id)
+            let Operations { open, ping } = &mut core.operations;
+            let waiting = open.get_mut(&self.id)?;
+            let own = waiting.iter().position(|slot| Arc::ptr_eq(slot, &self.slot))?;
+            let slot = waiting.swap_remove(own);
+            if waiting.is_empty() {
+                open.remove(&self.id);
+                *ping = ping.filter(|ping| *ping != self.id);
+                core.engine.machine_mut().cancel(now, self.id);
+            }
+            Some(slot)
         });
         drop(slot);
     }
