@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 
+use bytes::Bytes;
 use lock_proto::{Acquire, LockClient as _, OperationEvent, TlsFault, Wait};
 use lock_sim::world::Handshake;
 use lock_sim::{World, etcd, zookeeper};
@@ -88,7 +89,13 @@ macro_rules! misuse_connects_nowhere {
         let connects = |log: &str| log.lines().filter(|line| line.ends_with(" connect")).count();
         let before = connects(&w.log());
         for _ in 0..10 {
-            w.try_verb(0, |client, now| client.acquire(now, &Acquire::new("").wait(Wait::Try))).unwrap_err();
+            let once = Acquire::new("").wait(Wait::Try);
+            w.try_verb(0, |client, now| client.acquire(now, &once)).unwrap_err();
+            w.run_for(ms(11));
+            let campaigned = w.try_verb(0, |client, now| {
+                client.elections().map(|elections| elections.campaign(now, &once, Bytes::new())).transpose()
+            });
+            assert!(!matches!(campaigned, Ok(Some(_))));
             w.run_for(ms(11));
         }
         // The pauses go on: each is longer than these attempts take.

@@ -21,10 +21,16 @@ impl<S: QueueStore> Locks<Queued<S>> {
     ///
     /// [`Misuse`] as for [`acquire`](Self::acquire), or if the value is too long.
     pub fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
+        let (queue, bid) = self.candidacy(now, request, value)?;
+        Ok(self.begin(request, queue, bid))
+    }
+
+    /// Checks a candidacy, and returns its queue and its terms.
+    fn candidacy(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<(S::Key, Bid), Misuse> {
         let (_, bid) = self.terms_of(now, request)?;
         let queue = S::election(&self.ctx.env.config, &request.name)?;
         check_value(&value)?;
-        Ok(self.begin(request, queue, Bid { value, candidate: true, ..bid }))
+        Ok((queue, Bid { value, candidate: true, ..bid }))
     }
 
     /// Changes the value of the leader. `Proclaimed` or `ProclaimFailed` reports the result.
@@ -43,9 +49,12 @@ where
     Queued<S>: Transport,
 {
     fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
-        self.locks.handle_timeout(now);
-        self.hurry(request.wait.limit());
-        self.verb(now, |locks, now| locks.campaign(now, request, value))
+        let id = self.locks.candidacy(now, request, value).map(|(queue, bid)| {
+            self.hurry(request.wait.limit());
+            self.locks.begin(request, queue, bid)
+        });
+        Queued::route(self);
+        id
     }
 
     fn proclaim(&mut self, now: Instant, lock: LockId, value: Bytes) -> Result<(), Misuse> {
