@@ -252,8 +252,8 @@ pub(crate) fn invalid_option(error: ConfigError) -> Usage {
 
 /// The usual default of `--backend`: a Redis server on this machine.
 pub(crate) const DEFAULT_BACKEND: &str = "redis://127.0.0.1:6379";
-/// The settings for these URLs, else for the folder of the user, and what to tell the user then: where
-/// these things are.
+/// Returns the settings for these URLs. Without URLs, they are those for the folder of the user, and
+/// the text tells the user where `things` are.
 ///
 /// # Errors
 ///

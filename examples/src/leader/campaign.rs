@@ -113,8 +113,8 @@ pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
 
 /// The key and revision of a leadership, as an observer sees them; `-` if it is already lost.
 struct Ownership {
-    /// The key on etcd, or the path on ZooKeeper, and the revision or transaction that created it; in
-    /// a folder the name of the election, and the number of the term.
+    /// The key on etcd, or the path on ZooKeeper, and the revision or transaction that created it. In
+    /// a folder, the name of the election and the number of the term.
     owner: Option<(Vec<u8>, i64)>,
     fence: Option<Fence>,
 }

@@ -1,6 +1,6 @@
-//! `leader`: elections on etcd, on ZooKeeper, or in a folder. Demonstrates and checks a small election, or runs a
-//! candidate or an observer, which also works together with `etcdctl elect` or Curator's
-//! `LeaderLatch`.
+//! `leader`: elections on etcd, on ZooKeeper, or in a folder. Demonstrates and checks a small
+//! election, or runs a candidate or an observer, which also works together with `etcdctl elect` or
+//! Curator's `LeaderLatch`.
 
 mod args;
 mod campaign;
@@ -73,7 +73,7 @@ fn members(settings: &StoreSettings) -> String {
     let members: Vec<String> = match settings {
         StoreSettings::Etcd(config) => config.endpoints().iter().map(ToString::to_string).collect(),
         StoreSettings::ZooKeeper(config) => config.servers().iter().map(ToString::to_string).collect(),
-        StoreSettings::File(config) => vec![config.folder().display().to_string()],
+        StoreSettings::File(config) => vec![config.folder.display().to_string()],
         StoreSettings::Redis(_) | _ => Vec::new(),
     };
     members.join(", ")

@@ -122,7 +122,8 @@ impl<T> Config<T> {
         self
     }
 
-    /// How many locks may be held or waited for at once, and how many operations may be open. Default: one million.
+    /// How many locks may be held or waited for at once, and how many operations may be open.
+    /// Default: one million.
     pub const fn max_locks(mut self, limit: u32) -> Self {
         self.max_locks = limit;
         self

@@ -55,12 +55,6 @@ impl FileConfig {
         Self { folder: folder.as_ref().to_owned(), config, request_credentials: false }
     }
 
-    /// Returns the folder.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// The prefix of every key, at most 512 bytes. Empty by default.
     pub fn prefix(self, prefix: impl AsRef<[u8]>) -> Self {
         Self { config: self.config.prefix(prefix), ..self }
