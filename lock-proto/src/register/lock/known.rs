@@ -21,8 +21,10 @@ pub(in crate::register) struct Known {
     pub(in crate::register) entry: Option<Box<Entry>>,
     /// The next write may rely on it. If not, the register is read first.
     pub(in crate::register) is_fresh: bool,
-    /// When this record was first seen.
-    since: Instant,
+    /// When the record ends unless it is renewed, if it is held. Not the time of the first sight: by
+    /// its age a record may have been written before the clock's origin, which is the system's start.
+    // RG1
+    ends_at: Instant,
     /// If the key is absent: until then, a holder that was seen may not know that its record was
     /// deleted.
     // RG3
@@ -53,9 +55,9 @@ impl Known {
         // The arrival counts: the record may have been written after the request departed.
         // RG1
         let arrived = if config.has(RegisterFlaw::SinceDeparture) { departed } else { now };
-        let begun = arrived.back(config.certain_age(entry.age));
+        let ends_at = arrived + config.takeover_after(entry.record.ttl).saturating_sub(config.certain_age(entry.age));
         let is_same = self.record().is_some_and(|known| *known == entry.record);
-        self.since = if is_same { self.since.min(begun) } else { begun };
+        self.ends_at = if is_same { self.ends_at.min(ends_at) } else { ends_at };
         let is_others = entry.record.held && entry.record.writer.client != client;
         self.vacant_at = if is_others { now + config.takeover_after(entry.record.ttl) } else { Instant::ZERO };
         self.fence = self.fence.max(entry.record.fence);
@@ -63,10 +65,11 @@ impl Known {
     }
 
     /// This client has written the record.
-    pub(in crate::register) fn wrote(&mut self, now: Instant, record: Record, revision: Revision) {
+    pub(in crate::register) fn wrote(&mut self, now: Instant, record: Record, revision: Revision, config: &Config) {
         let fence = self.fence.max(record.fence);
+        let ends_at = now + config.takeover_after(record.ttl);
         let entry = Some(Box::new(Entry::new(record, revision)));
-        *self = Self { entry, is_fresh: true, since: now, vacant_at: Instant::ZERO, fence };
+        *self = Self { entry, is_fresh: true, ends_at, vacant_at: Instant::ZERO, fence };
     }
 
     pub(in crate::register) fn record(&self) -> Option<&Record> {
@@ -83,19 +86,17 @@ impl Known {
     }
 
     /// Returns when this client may replace the record.
-    pub(in crate::register) fn takeable_at(&self, client: ClientId, config: &Config) -> Instant {
+    pub(in crate::register) fn takeable_at(&self, client: ClientId) -> Instant {
         match self.record() {
             None => self.vacant_at,
-            Some(record) if record.held && record.writer.client != client => {
-                self.since + config.takeover_after(record.ttl)
-            }
+            Some(record) if record.held && record.writer.client != client => self.ends_at,
             Some(_) => Instant::ZERO,
         }
     }
 
     /// Returns when the record ends unless it is renewed; `None` if nobody holds the lock.
-    pub(in crate::register) fn expires_at(&self, config: &Config) -> Option<Instant> {
-        self.record().filter(|record| record.held).map(|record| self.since + config.takeover_after(record.ttl))
+    pub(in crate::register) fn expires_at(&self) -> Option<Instant> {
+        self.record().filter(|record| record.held).map(|_| self.ends_at)
     }
 
     /// Returns true if it is worth to be remembered: it spares a read, or a wait.

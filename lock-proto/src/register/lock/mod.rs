@@ -454,7 +454,7 @@ impl Cas {
 
     /// Returns when the lock may be taken for the head, by what is known.
     fn takeable_at(&self, env: &RegisterEnv) -> Instant {
-        let at = self.known.takeable_at(env.shared.client, &env.config);
+        let at = self.known.takeable_at(env.shared.client);
         let may_be_kept = self.open.is_some() || self.known.is_held_by(env.shared.client);
         self.kept.filter(|_| may_be_kept).map_or(at, |kept| at.max(kept.until))
     }

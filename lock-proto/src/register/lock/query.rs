@@ -61,7 +61,7 @@ impl LeaderQuery<Cas> for RegisterQuery {
             }
         };
         self.known.show(env.now, departed, entry, env.shared.client, &env.config);
-        let expiry = self.known.expires_at(&env.config);
+        let expiry = self.known.expires_at();
         let leads = expiry.is_some_and(|at| at > env.now);
         let event = match self.known.record().filter(|_| leads) {
             Some(record) => OperationEvent::Leader(Leader {

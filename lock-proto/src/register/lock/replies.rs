@@ -77,7 +77,7 @@ impl Cas {
         self.answer = Answer::Granted;
         self.conflicts = 0;
         self.open = None;
-        self.known.wrote(env.now, sent.record.clone(), revision.clone());
+        self.known.wrote(env.now, sent.record.clone(), revision.clone(), &env.config);
         match intent {
             Intent::Take => self.taken(env, sent),
             Intent::Renew => {

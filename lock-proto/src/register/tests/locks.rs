@@ -316,6 +316,20 @@ fn age_counts_less_a_margin_unless_it_is_switched_off() {
     }
 }
 
+/// A machine that starts after a crash: its clock counts from then, and the record is of before.
+#[test]
+fn age_counts_before_the_origin_of_the_clock() {
+    // RG1
+    for age in [Duration::from_secs(12), Duration::MAX] {
+        let mut desk = RegisterDesk::new();
+        desk.now = Instant::ZERO + Duration::from_secs(5);
+        let entry = Entry::new(others(true), Revision::from(1)).age(age);
+        (desk.register, desk.revision) = (Some(entry), 1);
+        desk.acquire(Wait::Try);
+        assert!(matches!(desk.event(), Some(Event::Granted(_))), "{age:?}");
+    }
+}
+
 #[test]
 fn observation_outlives_acquisition() {
     // RG1
