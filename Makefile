@@ -39,8 +39,8 @@ test: servers lint unit doc no-std embedding stores bench-check fuzz-short ## Ch
 ZOOKEEPER := java javac $(addprefix /usr/share/java/,zookeeper.jar curator-recipes.jar) /usr/lib/python3/dist-packages/kazoo
 
 .PHONY: servers
-servers: ## Install redis-server, etcd, ZooKeeper, its peers and haproxy from the system's packages if they are missing.
-	@.ci/install redis-server redis-cli etcd etcdctl haproxy $(ZOOKEEPER)
+servers: ## Install redis-server, etcd, ZooKeeper, its peers, haproxy and Postgres from the system's packages if they are missing.
+	@.ci/install redis-server redis-cli etcd etcdctl haproxy initdb $(ZOOKEEPER)
 
 .PHONY: lint
 lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of the specification, links, licences.
@@ -116,8 +116,7 @@ embedding: servers ## Run the programs that embed a machine under other clients,
 LATER := --exclude lock-kubernetes --exclude lock-nats
 
 .PHONY: stores
-stores: servers ## Clippy and tests of what runs on databases: Postgres, SQLite, an object store in memory, Redis. Installs Postgres.
-	@.ci/install initdb
+stores: servers ## Clippy and tests of what runs on databases: Postgres, SQLite, an object store in memory, Redis.
 	$(CARGO) clippy $(STORES) --target-dir target --workspace $(LATER) --all-targets -- -D warnings
 	$(CARGO) test $(STORES) --target-dir target --workspace $(LATER)
 

@@ -23,6 +23,7 @@ use lock_proto::redis::Wake;
 use lock_proto::{ConfigError, UrlError};
 
 use super::output::print_text;
+use super::register::RegisterBackend;
 use super::{Usage, usage};
 
 /// A command line that was understood.
@@ -178,9 +179,13 @@ const PASSWORD_VARIABLE: &str = "LOCK_PASSWORD";
 /// A URL is invalid, or the password not UTF-8. The error shows no password.
 pub(crate) fn parse_backends(urls: &[String]) -> Result<StoreSettings, Usage> {
     let settings = Settings::parse(urls).map_err(|error| Usage(format!("--backend: {error}")))?;
-    let password = std::env::var_os(PASSWORD_VARIABLE).filter(|password| !password.is_empty());
-    let Some(password) = password else { return with_password(settings.store) };
+    let Some(password) = password() else { return with_password(settings.store) };
     Ok(settings.default_password(text(PASSWORD_VARIABLE, &password)?).store)
+}
+
+/// The password of the environment.
+pub(crate) fn password() -> Option<OsString> {
+    std::env::var_os(PASSWORD_VARIABLE).filter(|password| !password.is_empty())
 }
 
 /// Checks that a login of the URL has a password.
@@ -328,6 +333,9 @@ pub(crate) fn backends(given: Vec<String>, environment: Option<&OsStr>) -> Resul
     let urls: Vec<String> = list.split_whitespace().map(str::to_owned).collect();
     if urls.is_empty() {
         return Ok(None);
+    }
+    if RegisterBackend::parse(&urls)?.is_some() {
+        return Ok(Some(urls));
     }
     // Here, as later errors name `--backend`.
     let _checked = Settings::parse(&urls).map_err(|error| Usage(format!("{BACKEND_VARIABLE}: {error}")))?;

@@ -6,6 +6,7 @@ pub mod failed;
 pub(crate) mod log;
 pub(crate) mod name;
 pub(crate) mod output;
+pub mod register;
 pub mod runtime;
 pub(crate) mod signals;
 pub(crate) mod stdio;

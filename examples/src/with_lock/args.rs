@@ -6,12 +6,14 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use clap::{Parser, ValueEnum};
 use lock_driver::StoreSettings;
+use lock_proto::redis::Wake;
 use lock_proto::{Backoff, DEFAULT_TTL, Wait};
 
 use super::child::{self, Parent};
 use crate::cli::args::{
-    self, Line, WakeMode, backends, backends_or_folder, invalid_option, raised_ttl, time, with_ttl,
+    self, Line, WakeMode, backends, backends_or_folder, invalid_option, password, raised_ttl, time, with_ttl,
 };
+use crate::cli::register::{RegisterBackend, no_table};
 use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, usage};
 
@@ -35,7 +37,8 @@ struct Options {
     /// the servers is more than 3 s. With TLS rediss://, etcds:// and zks://, and the parameters
     /// ?ca=FILE&cert=FILE&key=FILE. A password may also be in a file, ?password_file=FILE, or in
     /// $LOCK_PASSWORD, which the command inherits, with ?user=NAME for the user. Or once
-    /// file:///PATH, a folder for the processes of this machine
+    /// file:///PATH, a folder for the processes of this machine, or sqlite:///PATH, a file of SQLite
+    /// for them, or postgres://[user[:password]@]host[:port]/database, a table of Postgres
     /// [default: $LOCK_BACKEND (separated by spaces), else a folder of this user]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
@@ -49,8 +52,12 @@ struct Options {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = read_wait, default_value = "forever")]
     wait: Wait,
 
-    /// Polling interval while waiting, on Redis and in a folder: etcd and ZooKeeper notify the next
-    /// waiter.
+    /// Creates the table on Postgres, if it is missing and the user may.
+    #[arg(long)]
+    create_table: bool,
+
+    /// Polling interval while waiting, on Redis, Postgres and SQLite and in a folder: etcd and
+    /// ZooKeeper notify the next waiter.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time, default_value = "50ms")]
     poll: Duration,
 
@@ -58,7 +65,7 @@ struct Options {
     #[arg(long, value_name = "MODE", hide_possible_values = true, default_value = "notify")]
     wake: WakeMode,
 
-    /// tokio, smol, async-std or blocking (threads without async).
+    /// tokio, smol, async-std or blocking (threads without async); Postgres and SQLite need tokio.
     #[arg(long, value_name = "NAME", hide_possible_values = true, default_value = "tokio")]
     runtime: RuntimeName,
 
@@ -159,6 +166,15 @@ enum Grace {
     Fraction(u32),
 }
 
+/// Where the lock is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// A store of the library.
+    Store(StoreSettings),
+    /// A store of a crate of its own.
+    Register(RegisterBackend),
+}
+
 /// A program and its arguments.
 pub type CommandLine = (OsString, Vec<OsString>);
 
@@ -171,8 +187,8 @@ pub struct Args {
     pub ttl: Duration,
     /// How long to wait for the lock.
     pub wait: Wait,
-    /// The servers.
-    pub settings: StoreSettings,
+    /// Where the lock is.
+    pub backend: Backend,
     /// The async runtime; `None` for threads.
     pub runtime: Option<Runtime>,
     /// Time between SIGTERM and SIGKILL for the command.
@@ -222,9 +238,28 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     if command.is_none() && ends_with_dashes {
         return usage("no command after --");
     }
-    let (settings, notice) = backends_or_folder(backends(options.backends, default_backends)?, "locks")?;
-    let (settings, ttl) = with_ttl(settings, options.ttl.unwrap_or(DEFAULT_TTL))?;
-    let notice = notice.or_else(|| raised_ttl(&settings, options.ttl, ttl));
+    let urls = backends(options.backends, default_backends)?;
+    let register = urls.as_deref().map(RegisterBackend::parse).transpose()?.flatten();
+    let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
+    let poll = Backoff::fixed(options.poll);
+    let (backend, ttl, notice) = if let Some(register) = register {
+        if !matches!(options.runtime, RuntimeName::Tokio) {
+            return usage("--runtime: Postgres and SQLite need tokio");
+        }
+        let register = register.default_password(password())?.create_table(options.create_table)?;
+        let register = register.config(|config| config.poll(poll));
+        register.settings().check().map_err(invalid_option)?;
+        (Backend::Register(register), ttl, None)
+    } else if options.create_table {
+        return no_table();
+    } else {
+        let (settings, notice) = backends_or_folder(urls, "locks")?;
+        let (settings, ttl) = with_ttl(settings, ttl)?;
+        let notice = notice.or_else(|| raised_ttl(&settings, options.ttl, ttl));
+        let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, lock_proto::MAX_TTL));
+        let settings = with_options(settings, poll, options.wake.into(), quarantine)?;
+        (Backend::Store(settings), ttl, notice)
+    };
     let grace = match options.grace {
         Grace::Time(time) => time,
         Grace::Fraction(divisor) => ttl / divisor,
@@ -233,22 +268,29 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     if grace > ttl / 2 {
         return usage(format!("--grace must be between 0s and half the TTL ({:?}), it is {grace:?}", ttl / 2));
     }
-    let settings = match settings {
+    let (name, runtime) = (options.name.into_vec(), options.runtime.of_tasks());
+    Ok(Parsed::Run(Box::new(Args { name, ttl, wait: options.wait, backend, runtime, grace, command, notice })))
+}
+
+fn with_options(
+    settings: StoreSettings,
+    poll: Backoff,
+    wake: Wake,
+    quarantine: Duration,
+) -> Result<StoreSettings, Usage> {
+    Ok(match settings {
         StoreSettings::Redis(config) => {
-            let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, lock_proto::MAX_TTL));
-            let config = config.poll(Backoff::fixed(options.poll)).wake(options.wake.into()).quarantine(quarantine);
+            let config = config.poll(poll).wake(wake).quarantine(quarantine);
             config.check().map_err(invalid_option)?;
             StoreSettings::Redis(config)
         }
         StoreSettings::File(mut file) => {
-            file.config = file.config.poll(Backoff::fixed(options.poll));
+            file.config = file.config.poll(poll);
             file.config.check().map_err(invalid_option)?;
             StoreSettings::File(file)
         }
         other @ (StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_) | _) => other,
-    };
-    let (name, runtime) = (options.name.into_vec(), options.runtime.of_tasks());
-    Ok(Parsed::Run(Box::new(Args { name, ttl, wait: options.wait, settings, runtime, grace, command, notice })))
+    })
 }
 
 fn read_wait(text: &str) -> Result<Wait, String> {

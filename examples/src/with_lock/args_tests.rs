@@ -23,23 +23,23 @@ fn defaults_match_contract() {
     assert_eq!(args.command, None);
     assert_eq!(args.grace, Duration::from_secs(10) / 3);
     assert_eq!(args.runtime, Some(Runtime::Tokio));
-    let StoreSettings::File(file) = args.settings else { panic!("{:?}", args.settings) };
+    let Backend::Store(StoreSettings::File(file)) = args.backend else { panic!("{:?}", args.backend) };
     assert!(file.folder.ends_with("lock-proto"), "{file:?}");
     let notice = args.notice.unwrap();
     assert!(notice.contains("no --backend") && notice.contains("/lock-proto"), "{notice}");
     let args = run(&["--backend", "redis://127.0.0.1:6379", "job"]);
     let config = lock_proto::redis::Config::parse("redis://127.0.0.1:6379").unwrap();
     let config = config.poll(Backoff::fixed(Duration::from_millis(50))).wake(Wake::Notify);
-    assert_eq!((args.notice, args.settings), (None, StoreSettings::Redis(config)));
+    assert_eq!((args.notice, args.backend), (None, Backend::Store(StoreSettings::Redis(config))));
 }
 
 #[test]
 fn backend_option_overrides_environment() {
     let list = Some(OsStr::new(" redis://a redis://b  redis://c "));
     let nodes = |line: &[&str]| match parse(line.iter().map(OsString::from), list) {
-        Ok(Parsed::Run(args)) => match args.settings {
-            StoreSettings::Redis(config) => config.nodes().len(),
-            other @ (StoreSettings::Etcd(_) | _) => panic!("{other:?}"),
+        Ok(Parsed::Run(args)) => match args.backend {
+            Backend::Store(StoreSettings::Redis(config)) => config.nodes().len(),
+            other @ (Backend::Store(_) | Backend::Register(_)) => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),
     };
@@ -86,7 +86,7 @@ fn etcd_session_ttl_is_rounded_up_to_whole_seconds() {
         let ttl = Duration::from_secs(seconds);
         assert_eq!((args.ttl, args.grace), (ttl, ttl / 3));
         let config = lock_proto::etcd::Config::parse(url).unwrap().session_ttl(ttl);
-        assert_eq!((args.runtime, args.settings), (Some(Runtime::Smol), StoreSettings::Etcd(config)));
+        assert_eq!((args.runtime, args.backend), (Some(Runtime::Smol), Backend::Store(StoreSettings::Etcd(config))));
     }
 }
 
@@ -98,7 +98,7 @@ fn zookeeper_session_ttl_is_at_least_five_ticks() {
         let ttl = Duration::from_millis(millis);
         assert_eq!((args.ttl, args.grace), (ttl, ttl / 3));
         let config = lock_proto::zookeeper::Config::parse(url).unwrap().session_ttl(ttl);
-        assert_eq!((args.runtime, args.settings), (None, StoreSettings::ZooKeeper(config)));
+        assert_eq!((args.runtime, args.backend), (None, Backend::Store(StoreSettings::ZooKeeper(config))));
     }
     // The servers' default tick of 3 s.
     assert_eq!(run(&["--backend", "zk://a", "job"]).ttl, Duration::from_secs(15));

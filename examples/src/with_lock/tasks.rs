@@ -9,10 +9,11 @@ use lock_proto::Release;
 use smol::channel::{Receiver, bounded};
 use smol::future::or;
 
-use super::args::Args;
+use super::args::{Args, Backend};
 use super::event::{Held, LockHandle, MainEvent, acquiring};
 use crate::cli::SHUTDOWN_TIMEOUT;
 use crate::cli::failed::Failed;
+use crate::cli::register::name_option;
 use crate::cli::runtime::{Runtime, block_on, tokio_runtime};
 
 struct TaskHandle {
@@ -42,10 +43,23 @@ pub(super) fn start(runtime: Runtime, args: &Args, events: Sender<MainEvent>) ->
 }
 
 fn run(runtime: Runtime, args: &Args, events: &Sender<MainEvent>, stop: &Receiver<()>) -> MainEvent {
-    let client = || runtime.client(args.settings.clone().into()).map_err(|error| Failed::connecting(&error));
+    let client = || match &args.backend {
+        Backend::Store(settings) => runtime.client(settings.clone().into()).map_err(|error| Failed::connecting(&error)),
+        Backend::Register(_) => Err(Failed::usage("this store needs tokio")),
+    };
+    let on_tokio = async {
+        let client = match &args.backend {
+            Backend::Store(_) => client()?,
+            Backend::Register(register) => register.connect().await?,
+        };
+        let mut end = acquire_and_hold(client, args, events, stop).await;
+        if let MainEvent::Failed(failed) = &mut end {
+            name_option(failed);
+        }
+        Ok(end)
+    };
     let ended = match runtime {
-        Runtime::Tokio => tokio_runtime()
-            .and_then(|runtime| block_on(runtime, async { Ok(acquire_and_hold(client()?, args, events, stop).await) })),
+        Runtime::Tokio => tokio_runtime().and_then(|runtime| block_on(runtime, on_tokio)),
         // The client first: it starts the reactor, without which `block_on` may end the process.
         Runtime::Smol => client().map(|client| smol::block_on(acquire_and_hold(client, args, events, stop))),
         Runtime::AsyncStd => {

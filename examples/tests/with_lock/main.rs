@@ -15,6 +15,8 @@ mod queues;
 mod quorum;
 mod reasons;
 mod refusals;
+#[cfg(all(feature = "postgres", feature = "sqlite"))]
+mod registers;
 #[cfg(target_os = "linux")]
 mod stdout;
 #[cfg(target_os = "linux")]
