@@ -152,7 +152,7 @@ pub use id::{CallId, ClientId, ConnId, LockId, NodeId, Role};
 pub use lock::{
     Acquire, Answer, Backoff, Blocked, ByteClient, Cause, ClientInfo, Credentials, CredentialsRequest, DEFAULT_TTL,
     Drift, Elections, ErrorClass, Event, Expiry, Failure, Fence, Grant, Leader, LockClient, Loss, MAX_NAME, MAX_TTL,
-    MIN_TTL, Machine, Operation, OperationEvent, OperationId, Release, Renew, Report, ServerError, Token, Wait,
+    MIN_TTL, Machine, Note, Operation, OperationEvent, OperationId, Release, Renew, Report, ServerError, Token, Wait,
 };
 pub use time::Instant;
 pub use tls::{Tls, TlsFault};

@@ -202,17 +202,8 @@ impl AcquireError {
 
 /// What went wrong on each server, for a log; `None` if nothing did.
 pub(super) fn describe_failures(servers: &Servers, answers: &[Answer]) -> Option<String> {
-    let failed = |answer: &Answer| match answer {
-        Answer::Silent | Answer::Granted | Answer::Taken(_) => false,
-        Answer::Unreachable(_)
-        | Answer::Unknown(_)
-        | Answer::RecentlyRestarted
-        | Answer::UnstableIdentity
-        | Answer::Rejected(_) => true,
-        _ => true,
-    };
     let mut text = String::new();
-    for (server, answer) in servers.iter().zip(answers).filter(|(_, answer)| failed(answer)) {
+    for (server, answer) in servers.iter().zip(answers).filter(|(_, answer)| answer.is_failure()) {
         text.push_str(if text.is_empty() { "" } else { "; " });
         // A string takes everything.
         let _ = write_answer(&mut text, server, answer);

@@ -98,6 +98,7 @@ mod foreign;
 mod guard;
 mod host;
 mod lock;
+mod log;
 mod name;
 mod observer;
 mod operation;

@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
@@ -12,14 +11,14 @@ use core::time::Duration;
 use std::sync::Mutex;
 
 use tracing::Level;
-use tracing::field::display;
 use tracing::level_filters::LevelFilter;
 
-use super::acquire_error::{AcquireError, AcquireErrorKind, Servers, describe_failures};
+use super::acquire_error::{AcquireError, AcquireErrorKind, Servers};
 use super::credentials::UnreadFile;
 use super::engine::{Engine, Notification};
 use super::foreign::{foreign, foreign_for_each};
 use super::host::Host;
+use super::log::LogLine;
 use super::name::Name;
 use super::operation::Operations;
 use super::outcome::Shutdown;
@@ -29,7 +28,7 @@ use super::ticket::{Extension, HoldState, Ticket, locked, locked_if_possible};
 use crate::clock::Clock as _;
 use lock_proto::Instant;
 use lock_proto::Misuse;
-use lock_proto::{Answer, Blocked, Event, Loss, Release};
+use lock_proto::{Blocked, Event, Loss};
 use lock_proto::{ClientId, LockId};
 
 /// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so their types
@@ -78,6 +77,8 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     own_waits: OwnWaits,
     /// A grant had another TTL than was requested.
     ttl_differed: bool,
+    /// The machine makes notes.
+    keeps_notes: bool,
     servers: Servers,
     pub(super) engine: E,
 }
@@ -88,79 +89,22 @@ pub(super) struct Batch {
     pub(super) wakers: Vec<Waker>,
     pub(super) changed: Vec<Arc<Ticket>>,
     pub(super) extended: Vec<Arc<Ticket>>,
-    notes: VecDeque<(Arc<Ticket>, Note)>,
+    lines: VecDeque<(Arc<Ticket>, LogLine)>,
     /// Tickets that have ended. Dropped outside the mutex, as they may own the last waker of a
     /// task.
     ended: Vec<Arc<Ticket>>,
 }
 
-enum Note {
-    Blocked(Blocked, Option<String>),
-    OwnWait,
-    AtRisk { remaining: Duration, failures: Option<String> },
-    NotReleased { failures: Option<String> },
-    Lost(Loss),
-    FenceAhead { ms: u32 },
-}
-
-impl Note {
-    fn log(&self, lock: &Name<'_>) {
-        match self {
-            Self::Blocked(reason, _) if blocked_level(*reason) == Level::DEBUG => {
-                tracing::debug!(%lock, %reason, "waiting")
-            }
-            Self::Blocked(reason, failures) => {
-                tracing::warn!(%lock, %reason, failures = failures.as_ref().map(display), "waiting");
-            }
-            Self::OwnWait => tracing::warn!(
-                %lock,
-                "waiting for this client itself, which holds the lock; locks are not reentrant: a task that acquires a lock twice waits for itself"
-            ),
-            Self::AtRisk { remaining, failures } => {
-                let failures = failures.as_ref().map(display);
-                tracing::warn!(%lock, ?remaining, failures, "lock at risk: its validity ends soon");
-            }
-            Self::NotReleased { failures } => {
-                tracing::warn!(%lock, failures = failures.as_ref().map(display), "the release is unconfirmed");
-            }
-            Self::Lost(loss) => tracing::warn!(%lock, cause = %loss, "lock lost"),
-            Self::FenceAhead { ms } => {
-                tracing::warn!(
-                    %lock,
-                    ahead_ms = ms,
-                    "the fence counter is ahead of the server's clock, which was set back"
-                );
-            }
-        }
-    }
-}
-
-/// The level at which a reason for waiting is logged. A held lock is an everyday reason.
-const fn blocked_level(why: Blocked) -> Level {
-    match why {
-        Blocked::Local | Blocked::Held => Level::DEBUG,
-        Blocked::HeldWithoutExpiry | Blocked::Unreachable | Blocked::RecentlyRestarted | Blocked::UnstableIdentity => {
-            Level::WARN
-        }
-        _ => Level::WARN,
-    }
-}
-
 impl Batch {
     pub(super) fn lost(&mut self, ticket: &Arc<Ticket>, loss: Loss) {
         self.extended.push(Arc::clone(ticket));
-        self.note(ticket, Note::Lost(loss));
+        self.changed.push(Arc::clone(ticket));
+        self.log(ticket, LogLine::Lost(loss));
     }
 
     /// Logs this, after those who watch the ticket were notified: a line may take long to write.
-    fn note(&mut self, ticket: &Arc<Ticket>, note: Note) {
-        self.changed.push(Arc::clone(ticket));
-        self.notes.push_back((Arc::clone(ticket), note));
-    }
-
-    /// Returns true if the last note says that this release is unconfirmed, with the reasons.
-    fn says_not_released(&self, ticket: &Arc<Ticket>) -> bool {
-        matches!(self.notes.back(), Some((own, Note::NotReleased { .. })) if Arc::ptr_eq(own, ticket))
+    fn log(&mut self, ticket: &Arc<Ticket>, line: LogLine) {
+        self.lines.push_back((Arc::clone(ticket), line));
     }
 
     /// Runs everything. Must be called without any mutex held.
@@ -186,15 +130,15 @@ impl Batch {
         });
         foreign_for_each(self.ended.drain(..), drop);
         let tasks_left = self.wake_some(most);
-        foreign_for_each(self.notes.drain(..most.min(self.notes.len())), |(ticket, note)| {
-            note.log(&Name(&ticket.name))
+        foreign_for_each(self.lines.drain(..most.min(self.lines.len())), |(ticket, line)| {
+            line.write(&Name(&ticket.name))
         });
-        tasks_left || !self.notes.is_empty()
+        tasks_left || !self.lines.is_empty()
     }
 
     /// Only tasks that wait for a lock or a release: nearly always true.
     fn is_quiet(&self) -> bool {
-        self.notes.is_empty() && self.changed.is_empty() && self.extended.is_empty() && self.ended.is_empty()
+        self.lines.is_empty() && self.changed.is_empty() && self.extended.is_empty() && self.ended.is_empty()
     }
 
     fn wake_some(&mut self, most: usize) -> bool {
@@ -219,6 +163,7 @@ impl<E: Engine> Shared<E> {
             fence_ahead: false,
             own_waits: OwnWaits::default(),
             ttl_differed: false,
+            keeps_notes: false,
             servers: Arc::clone(&servers),
             engine,
         };
@@ -304,6 +249,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         let mut core = locked(&self.core);
         // Read under the mutex, so that the machine sees time in order.
         let now = self.now();
+        core.keep_notes();
         let result = work(&mut core, now, &mut batch);
         core.drain(now, &mut batch);
         if of_drop && !core.is_closed() {
@@ -325,6 +271,7 @@ impl<E: Engine + ?Sized> Shared<E> {
     pub(super) fn drive<R>(&self, batch: &mut Batch, work: impl FnOnce(&mut Core<E>, Instant) -> R) -> R {
         let mut core = locked(&self.core);
         let now = self.now();
+        core.keep_notes();
         let result = work(&mut core, now);
         core.drain(now, batch);
         batch.wakers.append(&mut core.left);
@@ -336,6 +283,7 @@ impl<E: Engine + ?Sized> Shared<E> {
     pub(super) fn drive_expiry(&self, batch: &mut Batch) -> bool {
         let mut core = locked(&self.core);
         let now = self.now();
+        core.keep_notes();
         let due = core.expire_due(now, batch);
         core.drain(now, batch);
         due
@@ -375,8 +323,16 @@ impl<E: Engine + ?Sized> Core<E> {
         self.outcome.is_some()
     }
 
-    /// Delivers the machine's events to their tickets.
+    /// Logs the machine's notes, and delivers its events to their tickets.
     pub(super) fn drain(&mut self, now: Instant, batch: &mut Batch) {
+        // First: an event may be the last one of its ticket.
+        while let Some(note) = self.engine.machine_mut().poll_note() {
+            if let Some((lock, line)) = LogLine::of(now, note, &self.servers)
+                && let Some(ticket) = self.ticket(lock)
+            {
+                batch.log(ticket, line);
+            }
+        }
         while let Some(notification) = self.engine.poll_notification() {
             match notification {
                 Notification::Lock(lock, event) => self.notify(now, lock, event, batch),
@@ -385,53 +341,34 @@ impl<E: Engine + ?Sized> Core<E> {
         }
     }
 
+    /// Has the machine make notes if their lines are written.
+    fn keep_notes(&mut self) {
+        let keeps = Level::WARN <= LevelFilter::current();
+        if keeps != self.keeps_notes {
+            self.keeps_notes = keeps;
+            // They are drained after each call.
+            self.engine.machine_mut().keep_notes(if keeps { usize::MAX } else { 0 });
+        }
+    }
+
+    fn ticket(&self, lock: LockId) -> Option<&Arc<Ticket>> {
+        self.tickets.get(lock.slot() as usize)?.as_ref().filter(|ticket| ticket.lock == lock)
+    }
+
     fn notify(&mut self, now: Instant, lock: LockId, event: Event, batch: &mut Batch) {
         let Some(slot) = self.tickets.get_mut(lock.slot() as usize) else { return };
         let Some(ticket) = slot.as_ref().filter(|ticket| ticket.lock == lock) else { return };
-        let failures = |answers: &[Answer]| {
-            if Level::WARN <= LevelFilter::current() { describe_failures(&self.servers, answers) } else { None }
-        };
-        // What the whole client has met lately: the store does not say it of each lock.
-        let machine = self.engine.machine();
-        let recent = machine.last_failure().filter(|(at, _)| now.since(*at) <= machine.info().default_ttl);
-        let recent = recent.map(|(_, answer)| core::slice::from_ref(answer)).unwrap_or_default();
-
         if event == Event::Blocked(Blocked::Local) {
             self.own_waits.began(now);
         }
-        let note = match &event {
-            Event::Granted(grant) if (grant.fence_ahead_ms > 0) != self.fence_ahead => {
-                // Logged once, and not with every grant until the clock has caught up.
-                self.fence_ahead = grant.fence_ahead_ms > 0;
-                self.fence_ahead.then_some(Note::FenceAhead { ms: grant.fence_ahead_ms })
+        if let Event::Granted(grant) = &event
+            && (grant.fence_ahead_ms > 0) != self.fence_ahead
+        {
+            // Logged once, and not with every grant until the clock has caught up.
+            self.fence_ahead = grant.fence_ahead_ms > 0;
+            if self.fence_ahead {
+                batch.log(ticket, LogLine::FenceAhead { ms: grant.fence_ahead_ms });
             }
-            Event::Blocked(why) if blocked_level(*why) <= LevelFilter::current() => {
-                Some(Note::Blocked(*why, failures(&self.engine.machine().answers(lock))))
-            }
-            Event::AtRisk { valid_until } => {
-                // Whole milliseconds are easier to read.
-                let remaining = Duration::from_millis(valid_until.since(now).as_millis() as u64);
-                let answers = self.engine.machine().answers(lock);
-                Some(Note::AtRisk { remaining, failures: failures(&answers).or_else(|| failures(recent)) })
-            }
-            Event::NotReleased(report) => Some(Note::NotReleased { failures: failures(&report.nodes) }),
-            Event::Released(Release::Unknown) if !batch.says_not_released(ticket) => {
-                Some(Note::NotReleased { failures: failures(recent) })
-            }
-            Event::Granted(_)
-            | Event::Blocked(_)
-            | Event::Withdrawn
-            | Event::Failed(_)
-            | Event::Renewed { .. }
-            | Event::Extended
-            | Event::ExtendFailed(_)
-            | Event::Lost(_)
-            | Event::Released(_)
-            | Event::Proclaimed { .. }
-            | Event::ProclaimFailed(_) => None,
-        };
-        if let Some(note) = note {
-            batch.note(ticket, note);
         }
         if ticket.apply(event, batch) {
             batch.ended.extend(slot.take());
@@ -466,7 +403,7 @@ impl<E: Engine + ?Sized> Core<E> {
         }
         if self.own_waits.next_check().is_some_and(|at| at <= now) {
             for ticket in self.own_waits.check(now, &self.tickets) {
-                batch.note(&ticket, Note::OwnWait);
+                batch.log(&ticket, LogLine::OwnWait);
             }
         }
         batch.changed.extend(self.alarms.extract_if(.., |(at, _)| *at <= now).map(|(_, ticket)| ticket));

@@ -193,9 +193,9 @@ impl Ticket {
             }
             Event::AtRisk { .. } => {
                 state.at_risk = true;
+                batch.changed.push(Arc::clone(self));
                 false
             }
-            Event::NotReleased(_) => false,
             Event::Lost(loss) => {
                 self.until.store(0, Ordering::Release);
                 // The loss is the answer to pending extensions.

@@ -106,7 +106,6 @@ impl Fingerprint {
             Event::Released(found) => (9, [release(*found), 0]),
             Event::Proclaimed { revision } => (10, [revision.unsigned_abs(), 0]),
             Event::ProclaimFailed(_) => (11, [0, 0]),
-            Event::NotReleased(_) => (13, [0, 0]),
         };
         self.fact(now, client, 9, &[lock.slot().into(), lock.generation().into(), kind, more[0], more[1]]);
     }

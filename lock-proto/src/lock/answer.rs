@@ -40,6 +40,19 @@ pub enum Answer {
 }
 
 impl Answer {
+    /// Returns true if the server gave no usable reply, or refused.
+    #[must_use]
+    pub const fn is_failure(&self) -> bool {
+        match self {
+            Self::Silent | Self::Granted | Self::Taken(_) => false,
+            Self::Unreachable(_)
+            | Self::Unknown(_)
+            | Self::RecentlyRestarted
+            | Self::UnstableIdentity
+            | Self::Rejected(_) => true,
+        }
+    }
+
     /// Returns true if the server refused before it could execute anything, and a retry will not
     /// help.
     pub(crate) fn is_refusal(&self) -> bool {

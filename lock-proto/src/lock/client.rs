@@ -1,6 +1,5 @@
 //! A complete client, independent of the store: the hub of its locks, and its connections.
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -12,6 +11,7 @@ use super::credentials::Credentials;
 use super::election::Elections;
 use super::hub::Locks;
 use super::machine::{ClientInfo, LockClient, Machine};
+use super::note::Note;
 use super::operation::{Operation, OperationId, Work};
 use super::request::Acquire;
 use super::store::{SharedState as _, Store};
@@ -77,25 +77,16 @@ pub struct Client<S: Store + Transport> {
     pub(crate) locks: Locks<S>,
     pub(crate) links: S::Links,
     pub(crate) out: VecDeque<S::HostOutput>,
-    /// The last failure of a request of any lock, of a store with one server or cluster.
-    last_failure: Option<(Instant, Answer)>,
 }
 
 impl<S: Store + Transport> Client<S> {
     /// A request of any lock was answered.
     pub(crate) fn answered(&mut self, now: Instant, answer: Answer) {
-        match answer {
-            Answer::Silent | Answer::Granted | Answer::Taken(_) => {}
-            Answer::Unreachable(_)
-            | Answer::Unknown(_)
-            | Answer::RecentlyRestarted
-            | Answer::UnstableIdentity
-            | Answer::Rejected(_) => self.last_failure = Some((now, answer)),
-        }
+        self.locks.ctx.notes.answered(now, answer);
     }
 
     pub(crate) const fn with(locks: Locks<S>, links: S::Links) -> Self {
-        Self { locks, links, out: VecDeque::new(), last_failure: None }
+        Self { locks, links, out: VecDeque::new() }
     }
 
     /// Returns the time of the last call. It never goes back.
@@ -188,10 +179,6 @@ impl<S: Store + Transport> LockClient for Client<S> {
         self.locks.valid_until(lock)
     }
 
-    fn answers(&self, lock: LockId) -> Box<[Answer]> {
-        self.locks.answers(lock)
-    }
-
     fn info(&self) -> ClientInfo<'_> {
         let config = self.config();
         ClientInfo {
@@ -242,8 +229,12 @@ impl<S: Store + Transport> Machine for Client<S> {
         [self.locks.next_deadline_reason(), S::links_deadline(&self.links)].into_iter().flatten().min()
     }
 
-    fn last_failure(&self) -> Option<&(Instant, Answer)> {
-        self.last_failure.as_ref()
+    fn keep_notes(&mut self, most: usize) {
+        self.locks.keep_notes(most);
+    }
+
+    fn poll_note(&mut self) -> Option<Note> {
+        self.locks.poll_note()
     }
 
     fn holds_any(&self) -> bool {

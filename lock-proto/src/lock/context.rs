@@ -9,6 +9,7 @@ use super::config::Config;
 use super::event::Blocked;
 use super::exchange::{Fact, Order};
 use super::line::{Answers, Desk};
+use super::note::Notes;
 use super::operation::Operations;
 use super::store::Store;
 use crate::id::{CallId, CallOwner, LockId, NodeId};
@@ -64,6 +65,7 @@ pub struct Context<S: Store> {
     pub(crate) ended: Vec<LockId>,
     /// Deadline of the shutdown, if one is in progress.
     pub(crate) stop_at: Option<Instant>,
+    pub(crate) notes: Notes,
 }
 
 impl<S: Store> Context<S> {
@@ -81,7 +83,7 @@ impl<S: Store> Context<S> {
             shared,
             operations: Operations::default(),
         };
-        Self { env, orders: VecDeque::new(), ended: Vec::new(), stop_at: None }
+        Self { env, orders: VecDeque::new(), ended: Vec::new(), stop_at: None, notes: Notes::default() }
     }
 
     /// Moves the clock forward. A time before the current one is ignored.
@@ -109,6 +111,7 @@ impl<S: Store> Context<S> {
             out: &mut self.env.out,
             orders: &mut self.orders,
             ended: &mut self.ended,
+            notes: &mut self.notes,
             answers: Answers(answers),
         }
     }

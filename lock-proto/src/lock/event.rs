@@ -44,9 +44,6 @@ pub enum Event {
     },
     /// The lock is lost. The hold never recovers. Return the lock with `release` or `abandon`.
     Lost(Loss),
-    /// The release was not confirmed, and servers replied with errors or could not be reached: the
-    /// last reply of each. [`Released(Unknown)`](Self::Released) follows. Only on Redis.
-    NotReleased(Report),
     /// The answer to `release`. Last event.
     Released(Release),
     /// The answer to `proclaim`: the value was stored at this revision.

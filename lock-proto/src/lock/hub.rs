@@ -1,12 +1,11 @@
 //! The locks of one client, independent of the store: verbs, timers, and the shutdown.
 
-use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::answer::Answer;
 use super::config::Config;
 use super::context::Context;
 use super::lifecycle::Lock;
+use super::note::Note;
 use super::registry::Registry;
 use super::request::Acquire;
 use super::store::{SharedState as _, Store};
@@ -239,9 +238,15 @@ impl<S: Store> Locks<S> {
         self.locks.of(id)?.valid_until(id, &self.ctx)
     }
 
-    /// Returns the last reply of each server: see [`LockClient::answers`](super::LockClient::answers).
-    pub fn answers(&self, id: LockId) -> Box<[Answer]> {
-        self.locks.of(id).map_or_else(Box::default, |lock| lock.store.answers())
+    /// Keeps notes: see [`Machine::keep_notes`](super::Machine::keep_notes).
+    pub fn keep_notes(&mut self, most: usize) {
+        let recent = S::Shared::default_ttl(&self.ctx.env.config);
+        self.ctx.notes.keep(most, recent);
+    }
+
+    /// Returns the next note: see [`Machine::poll_note`](super::Machine::poll_note).
+    pub fn poll_note(&mut self) -> Option<Note> {
+        self.ctx.notes.poll()
     }
 
     /// Returns the number of held locks.

@@ -10,6 +10,7 @@ use super::answer::Answer;
 use super::event::{Blocked, Event, Failure, Report};
 use super::exchange::{Fact, Holding, Hopeless, Order, Terms};
 use super::grant::{Grant, Loss, Release};
+use super::note::{Note, Notes};
 use super::request::Wait;
 use super::tenure::{Due, Phase, Tenure};
 use super::waiters::{Waiter, Waiters};
@@ -52,6 +53,7 @@ pub(crate) struct Desk<'a, T, O> {
     pub(crate) orders: &'a mut VecDeque<Order<T>>,
     /// Acquisitions that had their last event.
     pub(crate) ended: &'a mut Vec<LockId>,
+    pub(crate) notes: &'a mut Notes,
     /// The servers' last replies, for reports.
     pub(crate) answers: Answers<'a>,
 }
@@ -66,6 +68,19 @@ impl core::fmt::Debug for Answers<'_> {
 }
 
 impl<T, O> Desk<'_, T, O> {
+    /// Makes a note, if anybody wants notes.
+    #[inline]
+    fn note(&mut self, note: impl FnOnce(&Self) -> Note) {
+        if self.notes.are_kept() {
+            let note = note(self);
+            self.notes.push(note);
+        }
+    }
+
+    fn note_not_released(&mut self, lock: LockId, answers: Box<[Answer]>) {
+        self.note(|desk| Note::NotReleased { lock, answers: desk.notes.failures(desk.now, answers) });
+    }
+
     /// Ends an acquisition. Its id is never used again.
     fn forget(&mut self, id: LockId) {
         self.ended.push(id);
@@ -187,6 +202,7 @@ impl<T: Terms> Line<T> {
         self.waiters.push(waiter);
         if !first {
             desk.emit(id, Event::Blocked(Blocked::Local));
+            desk.note(|_| Note::Waiting { lock: id, why: Blocked::Local, answers: Box::default() });
         }
     }
 
@@ -255,6 +271,7 @@ impl<T: Terms> Line<T> {
     /// Answers the remaining releases at the end of a shutdown, also of guards that still exist.
     pub(crate) fn stop<O: From<(LockId, Event)>>(&mut self, desk: &mut Desk<'_, T, O>) {
         while let Some(id) = self.lost.remove(0) {
+            desk.note_not_released(id, Box::default());
             desk.end(id, Event::Released(Release::Unknown));
         }
         for release in self.releases.iter() {
@@ -293,7 +310,13 @@ impl<T: Terms> Line<T> {
                 Due::Nothing => place += 1,
                 // The next round finds what else is due.
                 Due::Shortened(valid_until) => desk.emit(id, Event::Renewed { valid_until }),
-                Due::Warn(valid_until) => desk.emit(id, Event::AtRisk { valid_until }),
+                Due::Warn(valid_until) => {
+                    desk.emit(id, Event::AtRisk { valid_until });
+                    desk.note(|desk| {
+                        let answers = desk.notes.failures(desk.now, (desk.answers.0)());
+                        Note::AtRisk { lock: id, valid_until, answers }
+                    });
+                }
                 // The holder leaves this place.
                 Due::Lost(loss) => self.lose(desk, id, loss),
                 Due::TimedOut => self.fail_prepared(desk, id, Failure::TimedOut),
@@ -327,6 +350,7 @@ impl<T: Terms> Line<T> {
                     && self.blocked.replace(why) != Some(why)
                 {
                     desk.emit(head.id, Event::Blocked(why));
+                    desk.note(|desk| Note::Waiting { lock: head.id, why, answers: (desk.answers.0)() });
                 }
             }
             Fact::NotTaken => {
@@ -365,7 +389,7 @@ impl<T: Terms> Line<T> {
             Fact::Renewed(id, extended) => self.renewed(desk, id, extended),
             Fact::ExtendFailed(id, report) => desk.emit(id, Event::ExtendFailed(report)),
             Fact::Lost(id, loss) => self.lose(desk, id, loss),
-            Fact::Released(id, release, nodes) => self.released(desk, id, release, nodes),
+            Fact::Released(id, release, answers) => self.released(desk, id, release, answers),
             Fact::Proclaimed(id, revision) => desk.emit(id, Event::Proclaimed { revision }),
             Fact::ProclaimFailed(id, report) => desk.emit(id, Event::ProclaimFailed(report)),
         }
@@ -390,15 +414,16 @@ impl<T: Terms> Line<T> {
         (0..extended).for_each(|_| desk.emit(id, Event::Extended));
     }
 
-    fn released<O>(&mut self, desk: &mut Desk<'_, T, O>, id: LockId, release: Release, nodes: Box<[Answer]>)
+    fn released<O>(&mut self, desk: &mut Desk<'_, T, O>, id: LockId, release: Release, answers: Box<[Answer]>)
     where
         O: From<(LockId, Event)>,
     {
         let place = self.releases.iter().position(|release| release.id == id);
-        let Some(pending) = place.and_then(|place| self.releases.remove(place)) else { return };
-        if !nodes.is_empty() {
-            let since = pending.until.back(desk.release_within);
-            desk.emit(id, Event::NotReleased(Report { waited: desk.now.since(since), nodes }));
+        if place.and_then(|place| self.releases.remove(place)).is_none() {
+            return;
+        }
+        if release == Release::Unknown {
+            desk.note_not_released(id, answers);
         }
         desk.end(id, Event::Released(release));
     }

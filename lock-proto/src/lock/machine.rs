@@ -1,11 +1,10 @@
 //! The interface common to the clients of all stores.
 
-use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::answer::Answer;
 use super::credentials::Credentials;
 use super::election::Elections;
+use super::note::Note;
 use super::operation::{Operation, OperationId};
 use super::request::Acquire;
 use super::tuning::{DEFAULT_TTL, Drift};
@@ -79,12 +78,6 @@ pub trait LockClient {
     /// Returns the end of validity of a held lock; `None` if the lock is not held.
     fn valid_until(&self, lock: LockId) -> Option<Instant>;
 
-    /// Returns the last reply of each server to an acquisition, in the configured order: while it
-    /// waits, those to its attempts; while it holds the lock, those to its renewals. For a log.
-    fn answers(&self, _lock: LockId) -> Box<[Answer]> {
-        Box::default()
-    }
-
     /// Returns the settings that a host needs.
     fn info(&self) -> ClientInfo<'_>;
 
@@ -154,9 +147,13 @@ pub trait Machine: LockClient {
         self.next_deadline().map(|at| (at, "a timer"))
     }
 
-    /// Returns the last failure of a request of any lock, and its time, for the log: why a lock is at
-    /// risk, or a release unconfirmed. `None` of a store that reports both for each server.
-    fn last_failure(&self) -> Option<&(Instant, Answer)> {
+    /// Keeps [notes](Note) for a log or a metric, at most this many: of more, the oldest are
+    /// dropped. 0, the default, makes none. The default implementation ignores it.
+    fn keep_notes(&mut self, _most: usize) {}
+
+    /// Returns the next note. A host that keeps notes drains them after each call. The default
+    /// implementation has none.
+    fn poll_note(&mut self) -> Option<Note> {
         None
     }
 

@@ -18,6 +18,7 @@ mod hub;
 mod lifecycle;
 mod line;
 mod machine;
+mod note;
 mod operation;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod queue;
@@ -54,6 +55,7 @@ pub use grant::{Fence, Grant, Loss, Release, Token};
 pub use hub::Locks;
 pub use lifecycle::Lock;
 pub use machine::{ClientInfo, LockClient, Machine};
+pub use note::Note;
 #[doc(hidden)]
 pub use operation::{LeaderQuery, NoElections, OpenOperation};
 pub use operation::{Operation, OperationEvent, OperationId};

@@ -223,8 +223,8 @@ impl Process {
             }
             (State::Offered, Event::Withdrawn) | (State::Waiting, Event::Failed(_)) => old,
             (State::Offered, Event::Failed(_)) if stopping => old,
-            (State::Releasing, Event::NotReleased(_) | Event::Released(_)) => old,
-            (State::Lost, Event::NotReleased(_) | Event::Released(_)) if stopping => old,
+            (State::Releasing, Event::Released(_)) => old,
+            (State::Lost, Event::Released(_)) if stopping => old,
             _ => panic!("{id} is {old:?} and receives {event:?}"),
         };
         if event.is_last() {

@@ -1,6 +1,6 @@
 //! Servers that allow access to a lock's own key only.
 
-use lock_proto::{Answer, Report};
+use lock_proto::{Answer, Note};
 
 use super::*;
 
@@ -49,7 +49,9 @@ fn refused_release_is_retried_without_announcement() {
 #[test]
 fn permanently_refused_release_is_answered_at_once() {
     // U1
+    // N23
     let mut hub = Hub::new(3, |c| c.wake(Wake::Notify));
+    hub.locks.keep_notes(2);
     let id = hub.held(0, &want());
     hub.locks.release(ms(10), id).unwrap();
     hub.drain();
@@ -62,15 +64,18 @@ fn permanently_refused_release_is_answered_at_once() {
         }
     }
     let Reply::Rejected(error) = refused() else { panic!() };
-    let report = Report::new(for_ms(2), [0; 3].map(|_| Answer::Rejected(error.clone())));
-    assert_eq!(hub.take_events(), [Event::NotReleased(report), Event::Released(Release::Unknown)]);
+    let answers = [0; 3].map(|_| Answer::Rejected(error.clone())).into();
+    assert_eq!(hub.locks.poll_note(), Some(Note::NotReleased { lock: id, answers }));
+    assert_eq!(hub.take_events(), [Event::Released(Release::Unknown)]);
     assert_eq!(hub.requests(), []);
 }
 
 /// A node that confirmed the release and one that has not answered are told apart.
 #[test]
 fn unconfirmed_release_reports_last_reply_of_each_node() {
+    // N23
     let mut hub = Hub::new(3, |c| c.wake(Wake::Poll));
+    hub.locks.keep_notes(2);
     let id = hub.held(0, &want());
     hub.locks.release(ms(10), id).unwrap();
     hub.drain();
@@ -79,8 +84,9 @@ fn unconfirmed_release_reports_last_reply_of_each_node() {
     let lost = Cause::Fault(Fault::Closed);
     hub.reply(12, calls[1].0, &Reply::NotSent(lost.clone()));
     hub.at(2_010);
-    let report = Report::new(for_ms(2_000), [Answer::Granted, Answer::Unreachable(lost), Answer::Silent]);
-    assert_eq!(hub.take_events(), [Event::NotReleased(report), Event::Released(Release::Unknown)]);
+    let answers = [Answer::Granted, Answer::Unreachable(lost), Answer::Silent].into();
+    assert_eq!(hub.locks.poll_note(), Some(Note::NotReleased { lock: id, answers }));
+    assert_eq!(hub.take_events(), [Event::Released(Release::Unknown)]);
 }
 
 /// A waiter's attempt also sets a marker. Without permission for it, the waiter omits it and polls.
@@ -105,4 +111,28 @@ fn refused_attempt_is_retried_without_marker() {
     // Without the marker a rejection is final.
     hub.reply(6_001, call, &refused());
     assert!(matches!(hub.take_events()[..], [Event::Failed(Failure::Refused(_))]));
+}
+
+/// Notes say why a lock is at risk, and change nothing.
+#[test]
+fn refused_renewal_is_noted_when_the_lock_is_at_risk() {
+    // N23
+    let run = |notes: usize| {
+        let mut hub = Hub::new(1, |c| c.at_risk(for_ms(3_000)));
+        hub.locks.keep_notes(notes);
+        let id = hub.held(0, &want());
+        hub.at(3_100);
+        let (call, _) = hub.one();
+        hub.reply(3_101, call, &refused());
+        hub.at(6_100);
+        let Some(Event::AtRisk { valid_until }) = hub.take_events().pop() else { panic!("{:?}", hub.events) };
+        let Reply::Rejected(error) = refused() else { panic!() };
+        let answers = [Answer::Rejected(error)].into();
+        let note = Note::AtRisk { lock: id, valid_until, answers };
+        (hub.locks, note)
+    };
+    let (mut noting, note) = run(2);
+    let (mut silent, _) = run(0);
+    assert_eq!((silent.poll_note(), noting == silent), (None, true));
+    assert_eq!((noting.poll_note(), noting.poll_note()), (Some(note), None));
 }

@@ -76,7 +76,7 @@ impl Acquisition {
             // The client stops before the guard is returned.
             (Event::Released(_), Lost) if stopping => Ok(Over),
             // The hold was over, or nearly so, when it was released; overdue events come first.
-            (Event::AtRisk { .. } | Event::ProclaimFailed(_) | Event::NotReleased(_), Releasing) => Ok(Releasing),
+            (Event::AtRisk { .. } | Event::ProclaimFailed(_), Releasing) => Ok(Releasing),
             (Event::Lost(_), Releasing) if !self.lost => Ok(Releasing),
             (
                 Event::Blocked(_)
@@ -88,7 +88,6 @@ impl Acquisition {
                 | Event::ExtendFailed(_)
                 | Event::AtRisk { .. }
                 | Event::Lost(_)
-                | Event::NotReleased(_)
                 | Event::Released(_)
                 | Event::Proclaimed { .. }
                 | Event::ProclaimFailed(_),

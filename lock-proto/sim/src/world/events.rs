@@ -162,11 +162,7 @@ impl<S: SimServers> World<S> {
             Event::ProclaimFailed(why) => {
                 self.annotate(Some(Lane::Client(client)), || format!("has not proclaimed: {why:?}"));
             }
-            Event::Blocked(_)
-            | Event::Extended
-            | Event::ExtendFailed(_)
-            | Event::AtRisk { .. }
-            | Event::NotReleased(_) => {}
+            Event::Blocked(_) | Event::Extended | Event::ExtendFailed(_) | Event::AtRisk { .. } => {}
         }
     }
 }

@@ -295,7 +295,6 @@ impl Client {
                 self.acquisitions.remove(place);
             }
             (Phase::Waiting, Event::Blocked(_))
-            | (Phase::Released, Event::NotReleased(_))
             | (Phase::Held, Event::AtRisk { .. } | Event::Extended | Event::ExtendFailed(_)) => {}
             // Emitted before the guard was released, and delivered after it.
             (Phase::Released, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}

@@ -201,8 +201,7 @@ impl Store for Cas {
             Order::GiveUp(id) => {
                 if let Some(place) = self.releases.iter().position(|release| release.id == id) {
                     self.releases.remove(place);
-                    let answers = if self.has_failed() { self.answers() } else { Box::default() };
-                    env.report(Fact::Released(id, Release::Unknown, answers));
+                    env.report(Fact::Released(id, Release::Unknown, self.answers()));
                 }
             }
             Order::ShutDown => self.yields = Duration::ZERO,
@@ -376,8 +375,7 @@ impl Cas {
             // U1
             let is_own = release.in_time && matches!(outcome, Release::Expired | Release::Taken);
             let outcome = if is_own { Release::Released } else { outcome };
-            let has_failed = outcome == Release::Unknown && self.has_failed();
-            let answers = if has_failed { self.answers() } else { Box::default() };
+            let answers = if outcome == Release::Unknown { self.answers() } else { Box::default() };
             env.report(Fact::Released(release.id, outcome, answers));
         }
     }

@@ -241,11 +241,6 @@ impl Cas {
     fn pause_for(&mut self, env: &RegisterEnv, most: Duration) {
         self.pause = When::At(env.now + most.saturating_sub(jitter(env.seed, env.serial, most / 2)));
     }
-
-    /// Returns true if the last request has failed.
-    pub(super) const fn has_failed(&self) -> bool {
-        matches!(self.answer, Answer::Unreachable(_) | Answer::Unknown(_) | Answer::Rejected(_))
-    }
 }
 
 fn wrong_reply() -> Answer {

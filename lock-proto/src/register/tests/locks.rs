@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::lock::{Answer, Expiry};
+use crate::lock::{Answer, Blocked, Expiry, Note};
 use crate::register::{Client, Config, Entry, Output, Record, Reply, Request, Revision, Writer};
 use crate::{
     Acquire, Backoff, CallId, ClientId, ErrorClass, Event, Failure, Fault, Grant, Instant, LockClient as _, LockId,
@@ -282,10 +282,12 @@ fn record_of_dead_holder_is_taken_after_its_ttl() {
     // RG1
     let mut desk = RegisterDesk::new();
     desk.write(others(true));
+    desk.client.keep_notes(2);
     let lock = desk.acquire(Wait::Forever);
     while desk.event().is_some() {}
     let free_in = Duration::from_millis(10_000 + 102);
-    assert_eq!(desk.client.answers(lock)[..], [Answer::Taken(Expiry::UnlessRenewed(free_in))]);
+    let answers = [Answer::Taken(Expiry::UnlessRenewed(free_in))].into();
+    assert_eq!(desk.client.poll_note(), Some(Note::Waiting { lock, why: Blocked::Held, answers }));
     for _ in 0..10 {
         desk.later(Duration::from_secs(1));
         assert!(desk.event().is_none());
@@ -496,15 +498,17 @@ fn silent_store_stops_no_shutdown_and_leaves_no_machine() {
 
 #[test]
 fn refused_release_is_unknown_at_once() {
-    // U1
+    // U1, N23
     let mut desk = RegisterDesk::new();
+    desk.client.keep_notes(2);
     let lock = desk.acquire(Wait::Forever);
     desk.granted(lock);
     desk.client.release(desk.now, lock).unwrap();
     let (call, _) = desk.next_request().unwrap();
     desk.reply(call, &Reply::Rejected(ServerError { class: ErrorClass::Refused, text: "read-only".into() }));
-    assert!(matches!(desk.event(), Some(Event::NotReleased(_))));
     assert_eq!(desk.event(), Some(Event::Released(Release::Unknown)));
+    let note = desk.client.poll_note();
+    assert!(matches!(&note, Some(Note::NotReleased { answers, .. }) if answers[0].is_failure()), "{note:?}");
     assert!(desk.client.is_idle());
 }
 

@@ -347,7 +347,6 @@ impl LockModel {
             | Event::ExtendFailed(_)
             | Event::AtRisk { .. }
             | Event::Lost(_)
-            | Event::NotReleased(_)
             | Event::Proclaimed { .. }
             | Event::ProclaimFailed(_) => Ok(()),
         }
