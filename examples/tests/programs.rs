@@ -61,6 +61,16 @@ fn oversell_on_real_servers_is_as_promised() {
 }
 
 #[test]
+fn oversell_without_backend_sells_in_folder_of_user() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oversell"));
+    let output = command.env_remove("LOCK_BACKEND").env("XDG_STATE_HOME", home.path()).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("this library + fencing"), "{output:?}");
+    assert!(err.lines().count() == 1 && err.contains("no --backend") && err.contains("/lock-proto"), "{err}");
+}
+
+#[test]
 fn threads_count_without_loss() {
     let authority = Authority::new();
     let redis = Redis::builder().tls(authority.server()).start();

@@ -1,39 +1,39 @@
 //! The program `oversell`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::thread;
 
 use clap::Parser;
 use lock_driver::StoreSettings;
 
 use super::{BUYERS, Locking, Outcome, STOCK, Stall, TTL, run_sale, run_sale_on};
-use crate::cli::args::{parse_backends, parse_or_exit};
+use crate::cli::args::{backends, backends_or_folder, parse_or_exit};
 use crate::cli::failed::{Failed, check_servers};
 use crate::cli::runtime::Runtime;
-use crate::cli::{SHUTDOWN_TIMEOUT, exit, print, run_number};
+use crate::cli::{SHUTDOWN_TIMEOUT, Usage, exit, print, run_number};
 
-/// Shows how a naive lock sells more than there is.
+/// Sells to more buyers than there are goods, under locks of this library. Takes about ten TTLs: some
+/// 20 s, or minutes on ZooKeeper with a long tick.
 #[derive(Debug, Parser)]
 #[command(name = "oversell", version)]
 struct Options {
-    /// Seed of the simulation.
-    #[arg(default_value = "1", conflicts_with = "backends")]
-    seed: u64,
+    /// Simulates the sale at once instead, with this seed, and with a naive lock beside.
+    #[arg(conflicts_with = "backends")]
+    seed: Option<u64>,
 
-    /// Sell on real servers instead, with the locks of this library: a URL as for
-    /// `with-lock`, several times for a quorum. Takes about ten TTLs: some 20 s, or minutes on
-    /// ZooKeeper with a long tick.
+    /// A URL as for `with-lock`, several times for a quorum [default: $LOCK_BACKEND (separated by
+    /// spaces), else a folder of this user]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 }
 
 /// Runs the program and returns its exit code.
-pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let Options { seed, backends } = match parse_or_exit(args, exit::USAGE) {
+pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>) -> u8 {
+    let Options { seed, backends: given } = match parse_or_exit(args, exit::USAGE) {
         Ok(options) => options,
         Err(code) => return code,
     };
-    if backends.is_empty() {
+    if let Some(seed) = seed {
         print(&format_args!(
             "{BUYERS} buyers, {STOCK} items in stock, a lock with a TTL of {TTL:?} around `read the stock, work, write one less`."
         ));
@@ -43,7 +43,16 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
     print(&format_args!("{BUYERS} buyers, each a client of its own, {STOCK} items in stock."));
     print(&"Every fourth buyer stalls for longer than the TTL. Items oversold:\n");
-    match sell_on(&backends) {
+    let sold = backends(given, default_backends)
+        .and_then(|urls| backends_or_folder(urls, "locks"))
+        .map_err(|Usage(why)| Failed::usage(why))
+        .and_then(|(settings, notice)| {
+            if let Some(notice) = notice {
+                eprintln!("oversell: {notice}");
+            }
+            sell_on(&settings)
+        });
+    match sold {
         Ok(rows) => print_table(&rows),
         Err(Failed { code, why }) => {
             eprintln!("oversell: {why}");
@@ -55,9 +64,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
 type Row = (Locking, [Outcome; Stall::ALL.len()]);
 
 /// Runs all sales at the same time, each under its own lock.
-fn sell_on(backends: &[String]) -> Result<Vec<Row>, Failed> {
-    let settings = parse_backends(backends).map_err(Failed::usage)?;
-    let has_fences = !matches!(&settings, StoreSettings::Redis(config) if config.is_quorum());
+fn sell_on(settings: &StoreSettings) -> Result<Vec<Row>, Failed> {
+    let has_fences = !matches!(settings, StoreSettings::Redis(config) if config.is_quorum());
     let lockings = if has_fences { &[Locking::Ours, Locking::Fenced][..] } else { &[Locking::Ours] };
     // The buyers would wait for the servers until their turn should have come.
     Runtime::Tokio.block_on(async {
@@ -66,9 +74,10 @@ fn sell_on(backends: &[String]) -> Result<Vec<Row>, Failed> {
         client.shutdown(SHUTDOWN_TIMEOUT).await;
         answer
     })??;
-    let run = run_number();
+    // The same names each time in a folder, which keeps a record of each name.
+    let run = if matches!(settings, StoreSettings::File(_)) { 0 } else { run_number() };
     let sell = |locking: Locking, stall: Stall| {
-        run_sale_on(&settings, &format!("oversell:{run:016x}:{locking:?}:{stall:?}"), locking, stall)
+        run_sale_on(settings, &format!("oversell:{run:016x}:{locking:?}:{stall:?}"), locking, stall)
     };
     thread::scope(|scope| {
         let sell = &sell;
