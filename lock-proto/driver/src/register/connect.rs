@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::format;
-use core::any::type_name;
 use core::fmt;
 use core::future::poll_fn;
 use core::pin::Pin;
@@ -34,10 +33,8 @@ pub fn connect<H: Host, R: Register>(
     register: R,
 ) -> Result<(Client, impl Future<Output = ()>), ConnectError> {
     let (id, seed) = random_identity().map_err(ConnectError::Entropy)?;
-    // Without the path and the parameters of the type.
-    let name = type_name::<R>().split('<').next().unwrap_or_default();
-    let name = name.rsplit("::").next().unwrap_or_default();
-    let (client, mut event_loop) = start(host, config, own(register), name.into(), id, seed)?;
+    let name = register.name().into();
+    let (client, mut event_loop) = start(host, config, own(register), name, id, seed)?;
     Ok((client, poll_fn(move |cx| event_loop.poll(cx))))
 }
 

@@ -1,6 +1,8 @@
 //! The trait of a store.
 
 use alloc::boxed::Box;
+use alloc::string::String;
+use core::any::type_name;
 use core::future::{Future, pending};
 
 use lock_proto::register::{Entry, Record, Revision};
@@ -43,6 +45,14 @@ pub trait Register: 'static {
     fn changed(&self, key: &[u8], seen: Option<&Revision>) -> impl Future<Output = ()> {
         let _ = (key, seen);
         pending()
+    }
+
+    /// How errors and log lines name the store, such as its URL without a password. The default is the
+    /// name of the type.
+    fn name(&self) -> String {
+        // Without the path and the parameters of the type.
+        let name = type_name::<Self>().split('<').next().unwrap_or_default();
+        name.rsplit("::").next().unwrap_or_default().into()
     }
 }
 

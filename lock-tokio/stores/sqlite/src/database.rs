@@ -51,7 +51,7 @@ impl Database {
         let record = Record::decode(&record).map_err(RegisterError::refused)?;
         let revision = revision_of(&record)?;
         // A clock that was set back makes a negative one, which becomes zero.
-        let age = u64::try_from(now_ms() - written).unwrap_or(0);
+        let age = u64::try_from(now_ms().saturating_sub(written)).unwrap_or(0);
         Ok(Some(Entry::new(record, revision).age(Duration::from_millis(age))))
     }
 
@@ -81,7 +81,7 @@ impl Database {
         if result.is_err() {
             self.open = None;
         }
-        result.map_err(|error| classify(&error, &self.path))
+        result.map_err(|error| classify(&error))
     }
 
     fn connection(&mut self) -> Result<&Connection, Error> {
@@ -120,8 +120,8 @@ fn file_id(path: &Path) -> Option<FileId> {
 }
 
 // RG4
-fn classify(error: &Error, path: &Path) -> RegisterError {
-    let text = format!("{}: {error}", path.display());
+fn classify(error: &Error) -> RegisterError {
+    let text = error.to_string();
     // Found wrong before it ran.
     let is_sql = error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_ERROR);
     if is_sql || matches!(error, Error::SqlInputError { .. }) {
@@ -132,9 +132,11 @@ fn classify(error: &Error, path: &Path) -> RegisterError {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull) => {
             RegisterError::not_sent(text)
         }
+        Some(ErrorCode::CannotOpen) => {
+            RegisterError::refused(format!("{text}: its folder must exist, and this user may write to both"))
+        }
         Some(
-            ErrorCode::CannotOpen
-            | ErrorCode::NotADatabase
+            ErrorCode::NotADatabase
             | ErrorCode::PermissionDenied
             | ErrorCode::ReadOnly
             | ErrorCode::AuthorizationForStatementDenied,

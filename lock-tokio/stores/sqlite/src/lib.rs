@@ -69,6 +69,7 @@ pub fn connect_with(
 /// A file of SQLite as a store for locks.
 #[derive(Debug)]
 pub struct SqliteRegister {
+    path: PathBuf,
     jobs: SyncSender<Job>,
 }
 
@@ -80,9 +81,16 @@ impl SqliteRegister {
     ///
     /// [`RegisterError::Refused`] if the URL is invalid.
     pub fn from_url(url: &str) -> Result<Self, RegisterError> {
-        let path = url.strip_prefix("sqlite://").filter(|path| !path.is_empty() && !path.contains('?'));
-        let path = path.and_then(|path| decoded(path, "path").ok());
-        let path = path.ok_or_else(|| RegisterError::refused("invalid URL of SQLite: expected sqlite:///path"))?;
+        let invalid =
+            |why: &str| RegisterError::refused(format!("invalid URL of SQLite: {why}; expected sqlite:///path"));
+        let path = url.strip_prefix("sqlite://").ok_or_else(|| invalid("it is of another kind"))?;
+        if path.contains('?') {
+            return Err(invalid("it has parameters, and there are none (%3F is a question mark in a path)"));
+        }
+        let path = decoded(path, "path").map_err(|error| invalid(&error.to_string()))?;
+        if path.is_empty() {
+            return Err(invalid("it names no file"));
+        }
         Self::open(&*path)
     }
 
@@ -98,11 +106,11 @@ impl SqliteRegister {
             return Err(RegisterError::refused("a database in memory locks nothing: name a file"));
         }
         let (sender, jobs) = sync_channel::<Job>(MAX_REQUESTS);
-        let mut database = Database::new(path);
+        let mut database = Database::new(path.clone());
         let work = move || jobs.iter().for_each(|job| job(&mut database));
         let thread = thread::Builder::new().name("lock-sqlite".into()).spawn(work);
         thread.map_err(RegisterError::not_sent)?;
-        Ok(Self { jobs: sender })
+        Ok(Self { path, jobs: sender })
     }
 
     async fn call<T: Send + 'static>(
@@ -128,5 +136,9 @@ impl Register for SqliteRegister {
     async fn write(&self, key: &[u8], record: &Record, expected: Option<&Entry>) -> Result<Revision, RegisterError> {
         let (key, record, expected) = (key.to_vec(), record.clone(), expected.map(|entry| entry.record.clone()));
         self.call(move |database| database.write(&key, &record, expected.as_ref())).await
+    }
+
+    fn name(&self) -> String {
+        format!("sqlite://{}", self.path.display())
     }
 }
