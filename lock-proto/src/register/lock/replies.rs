@@ -9,7 +9,7 @@ use super::{
 };
 use crate::fault::{Breach, Fault};
 use crate::jitter::{doubled, jitter};
-use crate::lock::{Answer, Blocked, ErrorClass, Fact, Hopeless, Loss, Release, Report};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Fact, Hopeless, Loss, Release, Report};
 use crate::register::flaw::RegisterFlaw;
 use crate::register::record::{Entry, Revision};
 use crate::register::request::Reply;
@@ -123,6 +123,7 @@ impl Cas {
     /// Another record than the expected one was proved to be there. That is no loss: it may be of an
     /// earlier write.
     fn conflict(&mut self, env: &RegisterEnv, expected: Option<Box<Entry>>) {
+        self.answer = Answer::Taken(Expiry::Unknown);
         self.open.get_or_insert_with(|| OpenWrites::new(expected)).is_refuted = true;
         self.known.is_fresh = false;
         self.conflicts += 1;

@@ -200,6 +200,31 @@ fn waiter_that_was_too_slow_twice_tries_again_soon() {
     assert!(waited < Duration::from_millis(100), "{waited:?}");
 }
 
+/// Regression: the error said that the store had granted the lock.
+#[test]
+fn acquisition_that_always_comes_second_ends_as_busy() {
+    // RG7
+    let mut desk = RegisterDesk::new();
+    desk.write(others(false));
+    desk.acquire(Wait::For(Duration::from_secs(1)));
+    let failed = loop {
+        match desk.client.poll_output() {
+            Some(Output::Event { event: failed @ Event::Failed(_), .. }) => break failed,
+            Some(Output::Send { call, request: Request::Write { .. }, .. }) => desk.reply(call, &Reply::Conflict),
+            Some(Output::Send { call, request, .. }) => {
+                let reply = desk.execute(request);
+                desk.reply(call, &reply);
+            }
+            Some(_) => {}
+            None => {
+                let at = desk.client.next_deadline().unwrap();
+                desk.later(at.since(desk.now));
+            }
+        }
+    };
+    assert!(matches!(&failed, Event::Failed(Failure::TimedOut(report)) if report.is_busy()), "{failed:?}");
+}
+
 #[test]
 fn records_grow_and_stay_when_free() {
     // RG0, RG5
