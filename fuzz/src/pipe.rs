@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lock_proto::redis::{Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Reply, Request, Retired};
+use lock_proto::redis::{
+    Endpoint, Identity, Key, KeyLayout, Limits, Pipe, PipeConfig, PipeOutput, Reply, Request, Retired,
+};
 use lock_proto::{Backoff, CallId, Cause, ClientId, ConnId, Credentials, Fault, Instant, NodeId, Role};
 
 const URLS: [&str; 7] = [
@@ -146,7 +148,7 @@ impl World {
             limits: LIMITS,
         };
         Self {
-            pipe: Pipe::new(config, Identity::new(ClientId::from_bits(7), b""), 1),
+            pipe: Pipe::new(config, Identity::new(ClientId::from_bits(7), KeyLayout::default(), b""), 1),
             now: Instant::from_millis(1),
             serial: 0,
             pending: BTreeMap::new(),

@@ -11,8 +11,8 @@ use lock_proto::{
 };
 
 use lock_proto::redis::{
-    Client, Config, Endpoint, FenceBlock, Form, Identity, Key, Locks, LocksOutput, Output, Pipe, Reply, Request,
-    Retired, Wake,
+    Client, Config, Endpoint, FenceBlock, Form, Identity, Key, KeyLayout, Locks, LocksOutput, Output, Pipe, Reply,
+    Request, Retired, Wake,
 };
 
 fn ms(n: u64) -> Instant {
@@ -235,7 +235,7 @@ fn machines_with_same_id_send_same_token() {
             clean: true,
             waiting_ms: 0,
         };
-        let identity = Identity::new(ClientId::from_bits(client), b"");
+        let identity = Identity::new(ClientId::from_bits(client), KeyLayout::default(), b"");
         request.with_args(&identity, Form::Source, |args| args.iter().map(|arg| arg.to_vec()).collect::<Vec<_>>())
     };
     assert_eq!(take(1), take(1), "the same token: both would hold");

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use lock_proto::redis::{
-    Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Protocol, Reply, Request, Retired,
+    Endpoint, Identity, Key, KeyLayout, Limits, Pipe, PipeConfig, PipeOutput, Protocol, Reply, Request, Retired,
 };
 use lock_proto::{Backoff, CallId, ClientId, ConnId, Instant, NodeId, Role};
 
@@ -37,7 +37,7 @@ impl Rig {
             limits: Limits::default(),
         };
         assert_eq!(config.endpoint.protocol, Protocol::Resp2);
-        let mut pipe = Pipe::new(config, Identity::new(ClientId::from_bits(1), b""), 1);
+        let mut pipe = Pipe::new(config, Identity::new(ClientId::from_bits(1), KeyLayout::default(), b""), 1);
         pipe.open(NOW);
         let Some(PipeOutput::Connect(conn)) = pipe.poll_output() else { panic!("a connection first") };
         pipe.handle_connected(NOW, conn);

@@ -2,7 +2,8 @@
 //! one lock.
 // P4
 
-use super::request::{Form, Identity, Key, Request, TokenText, Value};
+use super::key::Key;
+use super::request::{Form, Identity, Request, TokenText, Value};
 use super::script::{EXTEND_MANY, RELEASE_MANY, Script, TAKE_FREE};
 
 /// Maximum number of locks in a command. The server is blocked while it executes one.
@@ -94,7 +95,7 @@ pub(super) fn with_args<'a, R>(
     args.extend(requests.clone().map(|request| request.key.lock()));
     match kind {
         Kind::Take { fence_block: 0, .. } | Kind::Extend { .. } | Kind::Release { announce: false } => {}
-        Kind::Take { .. } => args.push(identity.fence_key()),
+        Kind::Take { .. } => args.extend(requests.clone().next().map(|request| identity.fence_key(request.key))),
         Kind::Release { announce: true } => {
             args.extend(requests.clone().map(|request| request.key.waiting()));
             args.extend(requests.clone().map(|request| request.key.signal()));

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::MAX_NODES;
+use super::key::KeyLayout;
 use super::url::Endpoint;
 use crate::error::ConfigError;
 use crate::lock::{self, Backoff, DAY, DEFAULT_TTL, MAX_TTL, MIN_TTL, check_targets};
@@ -49,6 +50,7 @@ pub type Config = lock::Config<Settings>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub(crate) nodes: Vec<Endpoint>,
+    pub(crate) layout: KeyLayout,
     pub(crate) fencing: bool,
     pub(crate) fence_block: u32,
     pub(crate) round_timeout: Option<Duration>,
@@ -65,6 +67,7 @@ impl Config {
     pub fn new(nodes: impl IntoIterator<Item = Endpoint>) -> Self {
         let store = Settings {
             nodes: nodes.into_iter().collect(),
+            layout: KeyLayout::default(),
             fencing: true,
             fence_block: MAX_FENCE_BLOCK,
             round_timeout: None,

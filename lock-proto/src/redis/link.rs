@@ -4,9 +4,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
+use super::key::Key;
 use super::listener::{Listener, WakeEvent};
 use super::pipe::{Pipe, PipeOutput, ServerInfo};
-use super::request::{Key, Reply, Request};
+use super::request::{Reply, Request};
 use super::server_error::asks_for_login;
 use super::url::Endpoint;
 use crate::fault::Fault;

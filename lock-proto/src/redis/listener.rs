@@ -14,8 +14,8 @@ use core::mem;
 use core::ops::Bound;
 use core::time::Duration;
 
+use super::key::Key;
 use super::pipe::Pipe;
-use super::request::Key;
 use super::server_error::refuses_key;
 use crate::lock::{ErrorClass, ServerError};
 use crate::time::Instant;

@@ -1,13 +1,14 @@
 //! The hub: many locks, typed requests and replies.
 
 use super::config::Config;
+use super::key::Key;
 use super::lock::{Redis, RedisContext, RedisLock, answer_to_take};
 #[cfg(doc)]
 use super::output::LocksOutput;
 use super::pipe::ServerInfo;
 #[cfg(doc)]
 use super::request::Request;
-use super::request::{Identity, Key, Reply};
+use super::request::{Identity, Reply};
 use crate::error::ConfigError;
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, CallOwner, ClientId, NodeId};

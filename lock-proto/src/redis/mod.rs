@@ -4,6 +4,7 @@ mod batch;
 mod client;
 #[expect(unnameable_types, reason = "a part of `Config`, which applications need not name")]
 mod config;
+mod key;
 #[expect(unnameable_types, reason = "parts of `Client`, which applications need not name")]
 mod link;
 mod listener;
@@ -25,14 +26,13 @@ mod verify;
 pub use crate::lock::Output;
 pub use client::Client;
 pub use config::{Config, MAX_FENCE_BLOCK, UnknownAge, Wake};
+pub use key::{FENCE_NAME, Key, KeyLayout, RESERVED, SIGNAL_SUFFIX, WAITING_SUFFIX};
 pub use locks::Locks;
 pub use output::LocksOutput;
 #[doc(hidden)]
 pub use pipe::Resp;
 pub use pipe::{Hello, Limits, Pipe, PipeConfig, PipeOutput, ServerInfo};
-pub use request::{
-    FENCE_NAME, FenceBlock, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, Value, WAITING_SUFFIX,
-};
+pub use request::{FenceBlock, Form, Identity, Reply, Request, Value};
 pub use token::{CLIENT_PART, Retired};
 pub use url::{Endpoint, Protocol, scheme};
 

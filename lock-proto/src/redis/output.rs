@@ -1,6 +1,6 @@
 //! Outputs of the hub.
 
-use super::request::Key;
+use super::key::Key;
 use crate::id::{LockId, NodeId};
 use crate::lock::{Event, OperationEvent, OperationId};
 

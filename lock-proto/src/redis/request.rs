@@ -3,90 +3,34 @@
 //! To use your own Redis client, send the arguments from [`Request::with_args`] and convert the
 //! server's reply with [`Request::read`].
 
-use alloc::sync::Arc;
-use bytes::Bytes;
 use core::time::Duration;
 
+use super::key::{Key, KeyLayout};
 use super::script::{self, Script};
 use super::token::{CLIENT_PART, Retired};
 use crate::id::ClientId;
 use crate::lock::{Cause, ErrorClass, Expiry, ServerError, Token};
-
-/// Suffix of the marker key, which exists while a lock has waiters.
-pub const WAITING_SUFFIX: &str = ":lock-proto:waiting";
-/// Suffix of the list key on which waiters block.
-pub const SIGNAL_SUFFIX: &str = ":lock-proto:waiting:signal";
-/// Name of the fence counter. Its key is the namespace's prefix and this name.
-pub const FENCE_NAME: &str = "lock-proto:fence";
-/// Substring reserved for side keys. Lock keys must not contain it.
-pub const RESERVED: &str = "lock-proto:";
-
-/// Keys up to this length, suffix included, are assembled on the stack.
-const SHORT_KEY: usize = 128;
-
-/// The keys of one lock. Cheap to clone, and requests need no allocation for them.
-///
-/// One buffer stores all of them, since each key is a prefix of the next one.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<[u8]>);
-
-impl Key {
-    /// Creates the keys of the lock `name` in the namespace `prefix`.
-    #[must_use]
-    pub fn new(prefix: &[u8], name: &[u8]) -> Self {
-        let parts = [prefix, name, SIGNAL_SUFFIX.as_bytes()];
-        // Nearly every key fits, which saves one of two allocations.
-        let mut buf = [0; SHORT_KEY];
-        let mut len = 0;
-        for part in parts {
-            let Some(free) = buf.get_mut(len..len + part.len()) else { return Self(parts.concat().into()) };
-            free.copy_from_slice(part);
-            len += part.len();
-        }
-        Self(buf[..len].into())
-    }
-
-    /// The lock's key: prefix and name, byte for byte.
-    pub fn lock(&self) -> &[u8] {
-        &self.0[..self.0.len() - SIGNAL_SUFFIX.len()]
-    }
-
-    /// The marker, which exists while the lock has waiters.
-    pub fn waiting(&self) -> &[u8] {
-        &self.0[..self.0.len() - (SIGNAL_SUFFIX.len() - WAITING_SUFFIX.len())]
-    }
-
-    /// The list on which waiters block.
-    pub fn signal(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl core::fmt::Debug for Key {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Key({})", self.lock().escape_ascii())
-    }
-}
 
 /// The parts of every command that identify a client: its id and its namespace's fence counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     client: ClientId,
     pub(super) client_part: [u8; CLIENT_PART],
-    fence: Bytes,
+    layout: KeyLayout,
+    /// The namespace's fence counter.
+    pub(super) counter: Key,
 }
 
 impl Identity {
-    /// Creates the identity of `client` in the namespace `prefix`.
+    /// Creates the identity of `client` in the namespace `prefix`, whose keys have this layout.
     #[must_use]
-    pub fn new(client: ClientId, prefix: &[u8]) -> Self {
+    pub fn new(client: ClientId, layout: KeyLayout, prefix: &[u8]) -> Self {
         let mut client_part = [b':'; CLIENT_PART];
         for (i, digit) in client_part.iter_mut().take(CLIENT_PART - 1).enumerate() {
             let nibble = (client.bits() >> (124 - 4 * i)) as u8 & 0xf;
             *digit = if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 };
         }
-        let fence = [prefix, FENCE_NAME.as_bytes()].concat();
-        Self { client, client_part, fence: Bytes::from(fence) }
+        Self { client, client_part, layout, counter: layout.counter(prefix) }
     }
 
     /// Returns this client's token with `number`.
@@ -94,9 +38,9 @@ impl Identity {
         Token { client: self.client, number }
     }
 
-    /// Returns the key of the namespace's fence counter.
-    pub fn fence_key(&self) -> &[u8] {
-        &self.fence
+    /// Returns the key of the counter that mints the fencing tokens of the lock `key`.
+    pub fn fence_key<'a>(&'a self, key: &'a Key) -> &'a [u8] {
+        self.layout.fence_key(&self.counter, key)
     }
 }
 
@@ -293,12 +237,12 @@ impl Request {
                 let token = TokenText::new(client, *number);
                 let (token, ttl) = (token.as_bytes(), first.format(*ttl_ms).as_bytes());
                 let block = second.format(*fence_block).as_bytes();
-                f(&[verb, code, b"2", key.lock(), identity.fence_key(), token, ttl, block])
+                f(&[verb, code, b"2", key.lock(), identity.fence_key(key), token, ttl, block])
             }
             Self::Take { key, number, retired, ttl_ms, fence_block, clean: _, waiting_ms } => {
                 let (token, retired) = (TokenText::new(client, *number), retired_text(*retired));
                 let [token, retired] = [token.as_bytes(), retired.as_bytes()];
-                let (lock, fence, waiting) = (key.lock(), identity.fence_key(), key.waiting());
+                let (lock, fence, waiting) = (key.lock(), identity.fence_key(key), key.waiting());
                 let ttl = first.format(*ttl_ms).as_bytes();
                 let block = second.format(*fence_block).as_bytes();
                 let marker_ttl = third.format(*waiting_ms).as_bytes();
@@ -316,7 +260,7 @@ impl Request {
                     return f(&[verb, code, b"1", lock, token, ttl]);
                 }
                 let block = second.format(*fence_block).as_bytes();
-                f(&[verb, code, b"2", lock, identity.fence_key(), token, ttl, block])
+                f(&[verb, code, b"2", lock, identity.fence_key(key), token, ttl, block])
             }
             Self::Release { key, number, retired, announce } => {
                 let (token, retired) = (TokenText::new(client, *number), retired.map(retired_text));

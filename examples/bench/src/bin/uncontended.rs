@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use lock_bench::args::Args;
 use lock_bench::{Measured, measure, median};
 use lock_proto::ClientId;
-use lock_proto::redis::{Config, Endpoint, Form, Identity, Key, Request, Retired, script};
+use lock_proto::redis::{Config, Endpoint, Form, Identity, Key, KeyLayout, Request, Retired, script};
 use lock_testkit::Redis;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Notify, oneshot};
@@ -173,7 +173,7 @@ fn bare(redis: &Redis, span: Duration, tasks: usize) -> Measured {
 
 /// The two commands of a cycle, without fencing.
 fn commands(task: usize) -> [Vec<u8>; 2] {
-    let identity = Identity::new(ClientId::from_bits(1), b"");
+    let identity = Identity::new(ClientId::from_bits(1), KeyLayout::default(), b"");
     let (key, number, retired) = (Key::new(b"", format!("bare:{task}").as_bytes()), 1, Retired::all_to(0));
     let take =
         Request::Take { key: key.clone(), number, retired, ttl_ms: 10_000, fence_block: 0, clean: true, waiting_ms: 0 };

@@ -23,6 +23,41 @@ fn crc16(bytes: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
+    use alloc::collections::BTreeSet;
+    use lock_proto::ClientId;
+    use lock_proto::redis::{Identity, KeyLayout};
+
+    /// All keys of a lock, in the only layout. A command may name all of them, so a cluster would
+    /// accept them only from one slot.
+    #[test]
+    fn keys_of_a_lock_are_in_one_slot_if_the_prefix_has_a_tag() {
+        let layout = KeyLayout::default();
+        let keys = |prefix: &str, name: &str| {
+            let (key, prefix) = (layout.key(prefix.as_bytes(), name.as_bytes()), prefix.as_bytes());
+            let identity = Identity::new(ClientId::from_bits(1), layout, prefix);
+            [key.lock(), key.waiting(), key.signal(), identity.fence_key(&key)].map(<[u8]>::to_vec)
+        };
+        assert_eq!(
+            keys("app:", "job"),
+            [
+                &b"app:job"[..],
+                b"app:job:lock-proto:waiting",
+                b"app:job:lock-proto:waiting:signal",
+                b"app:lock-proto:fence",
+            ]
+        );
+        for (prefix, name, slots) in [
+            ("app:", "job", 4),
+            ("app:", "{job}", 2),
+            ("app:", "{}job", 4),
+            ("{app}:", "job", 1),
+            ("{app}:", "{job}", 1),
+        ] {
+            let distinct: BTreeSet<_> = keys(prefix, name).iter().map(|key| of(key)).collect();
+            assert_eq!(distinct.len(), slots, "{prefix}{name}");
+        }
+    }
+
     /// Compares with `CLUSTER KEYSLOT` of redis-server 7.0.
     #[test]
     fn slots_match_redis() {

@@ -6,7 +6,7 @@ use alloc::vec;
 
 use super::*;
 use crate::lock::Backoff;
-use crate::redis::{Endpoint, Identity, Limits, PipeConfig};
+use crate::redis::{Endpoint, Identity, KeyLayout, Limits, PipeConfig};
 use crate::{ClientId, NodeId, Role};
 
 /// A listener and its two pipes. That for commands is up.
@@ -44,7 +44,7 @@ impl ListenerRig {
                 reconnect: Backoff::default(),
                 limits: Limits::default(),
             };
-            Pipe::new(config, Identity::new(ClientId::from_bits(1), b""), 42)
+            Pipe::new(config, Identity::new(ClientId::from_bits(1), KeyLayout::default(), b""), 42)
         };
         let (mut commands, now) = (pipe(Role::Commands), Instant::from_millis(1_000));
         commands.open(now);

@@ -11,9 +11,10 @@ use crate::error::ConfigError;
 use crate::id::{CallId, CallOwner, ClientId, NodeId};
 use crate::lock::{self, Answer, Failure, MAX_TTL, ServerError, SharedState};
 use crate::redis::config::{Config, UnknownAge};
+use crate::redis::key::Key;
 use crate::redis::output::LocksOutput;
 use crate::redis::pipe::ServerInfo;
-use crate::redis::request::{FENCE_NAME, Identity, Key, Reply, Request};
+use crate::redis::request::{Identity, Reply, Request};
 use crate::redis::verify::Verifications;
 use crate::time::Instant;
 
@@ -189,7 +190,7 @@ impl SharedState<Redis> for RedisShared {
     /// as a lock: to run scripts, and to read the fence counter. The TTL does not limit how long it
     /// may wait for the connection.
     fn ping(env: &mut RedisEnv, call: CallId) {
-        let key = Key::new(&env.config.prefix, FENCE_NAME.as_bytes());
+        let key = env.shared.identity.counter.clone();
         let request = Request::Extend { key, number: 0, ttl_ms: MAX_TTL.as_millis() as u64, fence_block: 0 };
         env.out.push_back(LocksOutput::Send { call, request });
     }
@@ -208,7 +209,7 @@ impl RedisContext {
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
         let shared = RedisShared {
-            identity: Identity::new(client, &config.prefix),
+            identity: Identity::new(client, config.store.layout, &config.prefix),
             nodes: config.nodes().iter().map(|_| NodeHealth::default()).collect(),
             duplicates: None,
             wake_refusals: WakeRefusals::default(),

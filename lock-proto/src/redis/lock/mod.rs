@@ -34,8 +34,9 @@ use wakeup::Subscription;
 use watchdog::QuorumHold;
 
 use super::config::{Config, Settings, Wake};
+use super::key::{Key, RESERVED};
 use super::output::LocksOutput;
-use super::request::{Key, RESERVED, Reply, Request};
+use super::request::{Reply, Request};
 use super::token::Retired;
 use super::validity::Ttl;
 use crate::error::{Invalid, Misuse};
@@ -152,7 +153,7 @@ impl Store for Redis {
 
     fn terms_of(config: &Config, request: &Acquire) -> Result<(Key, Ttl), Misuse> {
         check_name(&request.name)?;
-        let key = Key::new(&config.prefix, &request.name);
+        let key = config.store.layout.key(&config.prefix, &request.name);
         if key.lock().windows(RESERVED.len()).any(|part| part == RESERVED.as_bytes()) {
             return Err(Invalid::NameReserved.into());
         }

@@ -10,8 +10,8 @@ use super::{Contention, Redis};
 use crate::id::NodeId;
 use crate::lock::{Answer, Blocked, Expiry, ServerError, Wait};
 use crate::redis::config::Wake;
+use crate::redis::key::Key;
 use crate::redis::listener::{MAX_KEYS, RETRY_REFUSED};
-use crate::redis::request::Key;
 use crate::redis::server_error::refuses_key;
 use crate::time::Instant;
 

@@ -14,7 +14,7 @@ use super::*;
 use crate::id::ClientId;
 use crate::lock::{ErrorClass, Expiry};
 use crate::redis::script;
-use crate::redis::{Protocol, Retired};
+use crate::redis::{KeyLayout, Protocol, Retired};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
@@ -60,7 +60,7 @@ impl PipeRig {
             reconnect: Backoff::exponential(10 * MS, Duration::from_secs(1)),
             limits: Limits::default(),
         };
-        let identity = Identity::new(ClientId::from_bits(1), b"");
+        let identity = Identity::new(ClientId::from_bits(1), KeyLayout::default(), b"");
         Self { pipe: Pipe::new(config, identity, 42), now: Instant::from_millis(1000), serial: 0 }
     }
 

@@ -1,13 +1,14 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
+use crate::redis::key::{FENCE_NAME, RESERVED, SIGNAL_SUFFIX, WAITING_SUFFIX};
 use alloc::string::String;
 use alloc::vec::Vec;
 
 const CLIENT: &str = "000000000000000000000000000000ab:";
 
 fn identity() -> Identity {
-    Identity::new(ClientId::from_bits(0xab), b"app:")
+    Identity::new(ClientId::from_bits(0xab), KeyLayout::default(), b"app:")
 }
 
 fn key() -> Key {

@@ -36,7 +36,7 @@ use crate::rng::Rng;
 use builder::RedisSetup;
 use lock_proto::Fault;
 use lock_proto::Instant;
-use lock_proto::redis::{CLIENT_PART, Client, Config, Identity};
+use lock_proto::redis::{CLIENT_PART, Client, Config, Identity, KeyLayout};
 use lock_proto::{ClientId, ConnId, LockId};
 use lock_proto::{Event, Grant};
 use model::{LockModel, has_token};
@@ -111,7 +111,8 @@ impl<C: RedisClient> ServerKind for RedisServers<C> {
     }
 
     fn own(id: ClientId, config: &Config) -> RedisParts {
-        let mut token_prefix = Identity::new(id, &config.prefix).token(0).to_string().into_bytes();
+        let mut token_prefix =
+            Identity::new(id, KeyLayout::default(), &config.prefix).token(0).to_string().into_bytes();
         token_prefix.truncate(CLIENT_PART);
         RedisParts {
             pending_flush: None,
@@ -123,9 +124,8 @@ impl<C: RedisClient> ServerKind for RedisServers<C> {
     }
 
     fn servers(setup: RedisSetup, keep: Keep, clients: &[Process<Self>]) -> Self {
-        let counter = |process: &Process<Self>| {
-            Identity::new(ClientId::from_bits(0), process.machine.info().prefix).fence_key().to_vec()
-        };
+        let counter =
+            |process: &Process<Self>| KeyLayout::default().counter(process.machine.info().prefix).lock().to_vec();
         let server = |config: NodeConfig| {
             Server::new(Node::new(Instant::ZERO, config.monitor(keep != Keep::Nothing).record_mints()))
         };

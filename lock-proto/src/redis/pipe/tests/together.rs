@@ -419,6 +419,6 @@ fn invalid_entry_in_batch_reply_drops_connection() {
 #[test]
 fn single_release_uses_script_for_one_lock() {
     // P4
-    let identity = Identity::new(ClientId::from_bits(1), b"");
+    let identity = Identity::new(ClientId::from_bits(1), KeyLayout::default(), b"");
     plain("a").with_args(&identity, Form::Sha1, |args| assert_eq!(args[1], RELEASE.sha1.as_bytes()));
 }
