@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
@@ -88,7 +88,8 @@ impl MariaDb {
     }
 
     fn create(&self) {
-        let mut command = self.command("mariadb-install-db");
+        let mut command = Command::new(program_of("mariadb-install-db"));
+        confine(&mut command, self.dir.path(), self.account);
         command.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-name-resolve"]);
         command.arg(format!("--datadir={}", self.data().display()));
         program::run(&mut command, PACKAGE).unwrap_or_else(|error| panic!("mariadb-install-db failed: {error}"));
@@ -97,19 +98,12 @@ impl MariaDb {
     /// Starts the process on `self.port`, and waits until it greets a connection.
     fn launch(&mut self) -> Result<(), String> {
         let log = fs::File::options().create(true).append(true).open(self.log()).expect("a file in a temporary folder");
-        let command = self.command("mariadbd");
         let (dir, data, port, account) = (self.dir.path().to_owned(), self.data(), self.port, self.account);
-        self.process.run(command.get_program(), PACKAGE, |command| {
-            command.current_dir(&dir).stderr(log).args([
-                "--no-defaults",
-                "--bind-address=127.0.0.1",
-                "--skip-name-resolve",
-            ]);
+        self.process.run(program_of("mariadbd").as_os_str(), PACKAGE, |command| {
+            confine(command, &dir, account);
+            command.stderr(log).args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve"]);
             command.arg(format!("--port={port}")).arg(format!("--datadir={}", data.display()));
             command.arg(format!("--socket={}", dir.join("socket").display())).arg("--innodb-flush-log-at-trx-commit=2");
-            if let Some(account) = account {
-                account.run(command);
-            }
         });
         wait_until_ready(
             self,
@@ -126,16 +120,6 @@ impl MariaDb {
         Ok(connection.read(&mut [0; 8])? > 0)
     }
 
-    fn command(&self, name: &str) -> Command {
-        let mut command =
-            Command::new(program::find("MARIADB_BIN", &["/usr/bin", "/usr/sbin"].map(PathBuf::from), name));
-        command.current_dir(self.dir.path());
-        if let Some(account) = self.account {
-            account.run(&mut command);
-        }
-        command
-    }
-
     fn data(&self) -> PathBuf {
         self.dir.path().join("data")
     }
@@ -146,5 +130,19 @@ impl MariaDb {
 
     fn log_end(&self) -> String {
         tail(&fs::read_to_string(self.log()).unwrap_or_default())
+    }
+}
+
+/// The program of this name.
+fn program_of(name: &str) -> PathBuf {
+    program::find("MARIADB_BIN", &["/usr/bin", "/usr/sbin"].map(PathBuf::from), name)
+}
+
+/// Runs a program in the folder of its server. Its temporary tables are there, too: each server
+/// deletes those of others when it starts.
+fn confine(command: &mut Command, dir: &Path, account: Option<Account>) {
+    command.current_dir(dir).env("TMPDIR", dir);
+    if let Some(account) = account {
+        account.run(command);
     }
 }
