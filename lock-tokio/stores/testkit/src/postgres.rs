@@ -44,13 +44,18 @@ impl PostgresBuilder {
     /// If Postgres is not installed or does not start.
     #[must_use]
     pub fn start(self) -> Postgres {
+        self.start_on(Postgres::create)
+    }
+
+    /// Starts the server on the data that this makes.
+    fn start_on(self, create: impl FnOnce(&Postgres)) -> Postgres {
         let dir = in_memory();
         let account = Account::in_place_of_root(&["postgres", "nobody"]);
         if let Some(account) = account {
             account.own(dir.path());
         }
         let mut postgres = Postgres { process: Process::default(), port: 0, dir, account, spec: self };
-        postgres.create();
+        create(&postgres);
         for _ in 0..MAX_PORT_ATTEMPTS {
             postgres.port = free_port();
             if postgres.launch().is_ok() {
@@ -90,6 +95,20 @@ impl Postgres {
     #[must_use]
     pub fn builder() -> PostgresBuilder {
         PostgresBuilder::default()
+    }
+
+    /// Starts a standby of this server, with its settings. It follows asynchronously: this server
+    /// confirms what the standby does not have yet.
+    ///
+    /// # Panics
+    ///
+    /// If this server does not run, or the standby does not start.
+    #[must_use]
+    pub fn standby(&self) -> Self {
+        self.spec.clone().start_on(|standby| {
+            let from = ["-R", "-c", "fast", "--no-sync", "-d", &self.url()];
+            standby.make_data(Command::new(program_of("pg_basebackup")).args(from));
+        })
     }
 
     /// The server's port.
@@ -208,18 +227,21 @@ impl Postgres {
     }
 
     fn create(&self) {
-        let mut command = Command::new(program_of("initdb"));
-        command.arg("-D").arg(self.data());
-        command.args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "--no-sync"]);
-        // It changes into its folder, and may not enter that of this process.
-        command.current_dir(self.dir.path());
-        if let Some(account) = self.account {
-            account.run(&mut command);
-        }
-        program::run(&mut command, PACKAGE).unwrap_or_else(|error| panic!("initdb failed: {error}"));
+        let settings = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "--no-sync"];
+        self.make_data(Command::new(program_of("initdb")).args(settings));
         let path = self.data().join("pg_hba.conf");
         let lines = fs::read_to_string(&path).expect("initdb makes it");
         fs::write(path, format!("{}{lines}", self.spec.access)).expect("it is writable");
+    }
+
+    /// Runs a program that makes the folder of the data.
+    fn make_data(&self, command: &mut Command) {
+        // It changes into its folder, and may not enter that of this process.
+        command.arg("-D").arg(self.data()).current_dir(self.dir.path());
+        if let Some(account) = self.account {
+            account.run(command);
+        }
+        program::run(command, PACKAGE).unwrap_or_else(|error| panic!("{}: {error}", command.get_program().display()));
     }
 
     /// Starts the process on `self.port`, and waits until it accepts connections.
