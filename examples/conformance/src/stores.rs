@@ -28,6 +28,9 @@ pub trait TestStore: Sync + Sized + 'static {
     /// The store's register.
     type Register: Register;
 
+    /// The TTL of the locks. A store that takes none so short names its shortest.
+    const TTL: Duration = Duration::from_secs(2);
+
     /// Starts or finds a store without any records.
     fn new() -> Self;
 
@@ -45,8 +48,6 @@ pub trait TestStore: Sync + Sized + 'static {
     fn block_on<F: Future>(future: F) -> F::Output;
 }
 
-/// The TTL of the locks.
-const TTL: Duration = Duration::from_secs(2);
 const KEY: &[u8] = b"a";
 
 /// Creates a test of every scenario for the given store. An attribute before it, such as `#[ignore]`,
@@ -86,14 +87,14 @@ fn client<S: TestStore>(store: &S) -> Client {
 }
 
 /// A record of a client, the successor of another one.
-fn record(client: u128, number: u64, expected: Option<&Entry>) -> Record {
+fn record<S: TestStore>(client: u128, number: u64, expected: Option<&Entry>) -> Record {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     Record {
         version: expected.map_or_else(|| u64::try_from(now.as_millis()).unwrap(), |entry| entry.record.version + 1),
         writer: Writer { client: ClientId::from_bits(client), number },
         held: false,
         fence: 7,
-        ttl: TTL,
+        ttl: S::TTL,
         label: "a test".into(),
         value: Bytes::new(),
     }
@@ -112,21 +113,21 @@ pub fn write_needs_the_expected_record<S: TestStore>(store: &S) {
     S::block_on(async {
         let (one, other) = (register(store), register(store));
         assert_eq!(read(&one, KEY).await, None);
-        let first = record(1, 1, None);
+        let first = record::<S>(1, 1, None);
         let revision = one.write(KEY, &first, None).await.unwrap();
         let seen = read(&other, KEY).await.unwrap();
         assert_eq!((&seen.record, &seen.revision), (&first, &revision));
-        refused(other.write(KEY, &record(2, 1, None), None).await);
-        let second = record(2, 2, Some(&seen));
+        refused(other.write(KEY, &record::<S>(2, 1, None), None).await);
+        let second = record::<S>(2, 2, Some(&seen));
         let next = other.write(KEY, &second, Some(&seen)).await.unwrap();
         assert_ne!(next, revision);
         // The record of the first one is not there any more.
-        refused(one.write(KEY, &record(1, 2, Some(&seen)), Some(&seen)).await);
+        refused(one.write(KEY, &record::<S>(1, 2, Some(&seen)), Some(&seen)).await);
         let seen = read(&one, KEY).await.unwrap();
         assert_eq!((seen.record, seen.revision), (second, next));
         // Nor is one that never was.
-        let never = Entry::new(record(3, 1, None), Revision::new("7"));
-        refused(one.write(b"b", &record(1, 3, Some(&never)), Some(&never)).await);
+        let never = Entry::new(record::<S>(3, 1, None), Revision::new("7"));
+        refused(one.write(b"b", &record::<S>(1, 3, Some(&never)), Some(&never)).await);
         assert_eq!(read(&one, b"b").await, None);
     });
 }
@@ -140,7 +141,7 @@ pub fn keys_are_any_bytes<S: TestStore>(store: &S) {
         let store = register(store);
         for (number, key) in (1..).zip(keys) {
             assert_eq!(read(&store, key).await, None, "{number}");
-            store.write(key, &record(1, number, None), None).await.unwrap();
+            store.write(key, &record::<S>(1, number, None), None).await.unwrap();
         }
         for (number, key) in (1..).zip(keys) {
             assert_eq!(read(&store, key).await.unwrap().record.writer.number, number);
@@ -155,7 +156,7 @@ pub fn records_survive<S: TestStore>(store: &S) {
         let value: Vec<u8> = (0..=255).cycle().take(4096).collect();
         for (number, held, value) in [(1, true, &b"\0\n\xff'"[..]), (2, false, b""), (3, true, &value)] {
             let value = Bytes::copy_from_slice(value);
-            let record = Record { held, value, fence: u64::MAX >> 11, ..record(u128::MAX, number, seen.as_ref()) };
+            let record = Record { held, value, fence: u64::MAX >> 11, ..record::<S>(u128::MAX, number, seen.as_ref()) };
             store.write(KEY, &record, seen.as_ref()).await.unwrap();
             let entry = read(&store, KEY).await.unwrap();
             assert_eq!(entry.record, record);
@@ -179,7 +180,7 @@ pub fn one_of_many_writers_wins_each_version<S: TestStore>(store: &S) {
                     Err(error) => panic!("{error}"),
                 };
                 number += 1;
-                let record = record(client, number, seen.as_ref());
+                let record = record::<S>(client, number, seen.as_ref());
                 match store.write(KEY, &record, seen.as_ref()).await {
                     Ok(_) => won.push((seen.map(|seen| seen.record.version), record.version)),
                     // An unknown outcome is not a success, and not a failure.
@@ -198,14 +199,14 @@ pub fn one_of_many_writers_wins_each_version<S: TestStore>(store: &S) {
     assert_eq!(replaced.len(), won.len(), "a record was replaced twice");
 }
 
-fn take(client: &Client) -> Guard {
-    client.lock("a").ttl(TTL).wait(TIMEOUT).acquire_blocking().unwrap()
+fn take<S: TestStore>(client: &Client) -> Guard {
+    client.lock("a").ttl(S::TTL).wait(TIMEOUT).acquire_blocking().unwrap()
 }
 
 pub fn clients_exclude_each_other<S: TestStore>(store: &S) {
     let (first, second) = (client(store), client(store));
     first.ping_blocking().unwrap();
-    let guard = take(&first);
+    let guard = take::<S>(&first);
     let error = second.lock("a").try_acquire_blocking().unwrap_err();
     assert!(error.is_busy(), "{error}");
     let fence = guard.fence().unwrap();
@@ -221,7 +222,7 @@ pub fn tasks_of_clients_take_turns_and_fences_grow<S: TestStore>(store: &S) {
     let clients = [client(store), client(store), client(store)];
     let work = |client: &Client| {
         for _ in 0..5 {
-            let guard = take(client);
+            let guard = take::<S>(client);
             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
             fences.lock().unwrap().push(guard.fence().unwrap());
             thread::sleep(Duration::from_millis(1));
@@ -239,20 +240,20 @@ pub fn tasks_of_clients_take_turns_and_fences_grow<S: TestStore>(store: &S) {
 
 pub fn lock_is_renewed_past_ttl<S: TestStore>(store: &S) {
     let (first, second) = (client(store), client(store));
-    let guard = take(&first);
-    let error = second.lock("a").wait(TTL * 2).acquire_blocking().unwrap_err();
+    let guard = take::<S>(&first);
+    let error = second.lock("a").wait(S::TTL * 2).acquire_blocking().unwrap_err();
     assert!(error.is_busy() && guard.is_held(), "{error}");
 }
 
 /// A holder that vanishes renews no more.
 pub fn dead_holder_is_succeeded_after_ttl<S: TestStore>(store: &S) {
-    let record = Record { held: true, ..record(7, 1, None) };
+    let record = Record { held: true, ..record::<S>(7, 1, None) };
     S::block_on(async { register(store).write(b"a", &record, None).await.unwrap() });
     let since = Instant::now();
     let client = client(store);
-    let guard = take(&client);
+    let guard = take::<S>(&client);
     // The age that the store tells may count as well, and the record was written before.
-    assert!(since.elapsed() < TTL * 2 + TIMEOUT / 2, "{:?}", since.elapsed());
+    assert!(since.elapsed() < S::TTL * 2 + TIMEOUT / 2, "{:?}", since.elapsed());
     assert!(guard.fence().is_some());
 }
 
@@ -261,7 +262,7 @@ pub fn dead_holder_is_succeeded_after_ttl<S: TestStore>(store: &S) {
 // RG1
 pub fn attempts_of_new_clients_succeed_a_dead_holder<S: TestStore>(store: &S) {
     const MARGIN: Duration = Duration::from_secs(1);
-    let record = Record { held: true, ..record(7, 1, None) };
+    let record = Record { held: true, ..record::<S>(7, 1, None) };
     let since = Instant::now();
     let tells_age = S::block_on(async {
         let register = register(store);
@@ -270,25 +271,25 @@ pub fn attempts_of_new_clients_succeed_a_dead_holder<S: TestStore>(store: &S) {
     });
     // Without an age, a client has to be there for the TTL.
     let old = (!tells_age).then(|| client(store));
-    let attempt = || old.clone().unwrap_or_else(|| client(store)).lock("a").ttl(TTL).try_acquire_blocking();
+    let attempt = || old.clone().unwrap_or_else(|| client(store)).lock("a").ttl(S::TTL).try_acquire_blocking();
     let guard = loop {
         match attempt() {
             Ok(guard) => break guard,
             Err(error) => assert!(error.is_busy(), "{error}"),
         }
-        assert!(since.elapsed() < TTL + MARGIN + TIMEOUT / 2, "never acquired");
+        assert!(since.elapsed() < S::TTL + MARGIN + TIMEOUT / 2, "never acquired");
         thread::sleep(Duration::from_secs(1));
     };
-    assert!(since.elapsed() >= TTL, "{:?}", since.elapsed());
+    assert!(since.elapsed() >= S::TTL, "{:?}", since.elapsed());
     assert!(guard.fence().is_some());
 }
 
 pub fn waiter_acquires_after_release<S: TestStore>(store: &S) {
     let (first, second) = (client(store), client(store));
-    let guard = take(&first);
+    let guard = take::<S>(&first);
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
-        scope.spawn(move || sender.send(take(&second).release_blocking()).unwrap());
+        scope.spawn(move || sender.send(take::<S>(&second).release_blocking()).unwrap());
         assert!(receiver.recv_timeout(Duration::from_millis(200)).is_err(), "it waits");
         assert_eq!(guard.release_blocking(), Release::Released);
         assert_eq!(receiver.recv_timeout(TIMEOUT), Ok(Release::Released));
@@ -298,18 +299,18 @@ pub fn waiter_acquires_after_release<S: TestStore>(store: &S) {
 pub fn cancelled_acquisitions_leave_nothing<S: TestStore>(store: &S) {
     let (first, second) = (client(store), client(store));
     for _ in 0..10 {
-        let mut acquiring = first.lock("a").ttl(TTL).acquire();
+        let mut acquiring = first.lock("a").ttl(S::TTL).acquire();
         let mut cx = core::task::Context::from_waker(core::task::Waker::noop());
         let polled = core::pin::Pin::new(&mut acquiring).poll(&mut cx);
         drop((polled, acquiring));
     }
-    let guard = take(&second);
+    let guard = take::<S>(&second);
     assert_eq!(guard.release_blocking(), Release::Released);
 }
 
 pub fn shutdown_releases_locks<S: TestStore>(store: &S) {
     let (first, second) = (client(store), client(store));
-    let guard = take(&first);
+    let guard = take::<S>(&first);
     assert_eq!(first.shutdown_blocking(TIMEOUT).unreleased, 0);
     assert_eq!(guard.observer().lost_blocking(), Some(Loss::ShutDown));
     let guard = second.lock("a").try_acquire_blocking().unwrap();

@@ -12,7 +12,7 @@ use lock_driver::{ElectionEvent, Observation, ProclaimError};
 use lock_proto::{Leader, Loss, Release, Renew};
 use lock_testkit::TIMEOUT;
 
-use super::{TTL, TestStore, client, record, register};
+use super::{TestStore, client, record, register};
 
 const NAME: &str = "board";
 
@@ -34,7 +34,7 @@ pub fn observer_sees_leaders_and_proclamations<S: TestStore>(store: &S) {
     let mut observation = election.observe().unwrap();
     assert_eq!(observation.next_blocking(), Some(ElectionEvent::NoLeader));
 
-    let mut leadership = first.election(NAME).ttl(TTL).campaign_blocking("one").unwrap();
+    let mut leadership = first.election(NAME).ttl(S::TTL).campaign_blocking("one").unwrap();
     let leader = next_leader(&mut observation);
     assert_eq!((&*leader.value, &*leader.key), (&b"one"[..], NAME.as_bytes()));
     let fence = leadership.fence().unwrap();
@@ -49,7 +49,7 @@ pub fn observer_sees_leaders_and_proclamations<S: TestStore>(store: &S) {
     assert_eq!(election.leader_blocking().unwrap().unwrap().value, now.value);
 
     thread::scope(|scope| {
-        let next = scope.spawn(|| second.election(NAME).ttl(TTL).campaign_blocking("two").unwrap());
+        let next = scope.spawn(|| second.election(NAME).ttl(S::TTL).campaign_blocking("two").unwrap());
         // A candidate that waits changes nothing.
         thread::sleep(Duration::from_millis(200));
         assert_eq!(election.leader_blocking().unwrap().unwrap().value, now.value);
@@ -73,7 +73,7 @@ pub fn one_candidate_leads_at_a_time<S: TestStore>(store: &S) {
             scope.spawn(move || {
                 for round in 0..3 {
                     let value = format!("{number} {round}");
-                    let mut leadership = client.election(NAME).ttl(TTL).campaign_blocking(value).unwrap();
+                    let mut leadership = client.election(NAME).ttl(S::TTL).campaign_blocking(value).unwrap();
                     assert_eq!(leaders.fetch_add(1, Ordering::SeqCst), 0, "two leaders");
                     let value = Bytes::from(format!("{number} {round} leads"));
                     leadership.proclaim_blocking(value.clone()).unwrap();
@@ -89,13 +89,13 @@ pub fn one_candidate_leads_at_a_time<S: TestStore>(store: &S) {
 
 /// A leader that was killed is seen to lead until its TTL has passed, and then another one does.
 pub fn dead_leader_is_replaced<S: TestStore>(store: &S) {
-    let dead = Record { held: true, value: "dead".into(), ..record(7, 1, None) };
+    let dead = Record { held: true, value: "dead".into(), ..record::<S>(7, 1, None) };
     S::block_on(async { register(store).write(NAME.as_bytes(), &dead, None).await.unwrap() });
     let since = Instant::now();
     let (observer, candidate) = (client(store), client(store));
     let mut observation = observer.election(NAME).observe().unwrap();
-    let leadership = candidate.election(NAME).ttl(TTL).wait(TIMEOUT).campaign_blocking("next").unwrap();
-    assert!(since.elapsed() < TTL * 2 + TIMEOUT / 2, "{:?}", since.elapsed());
+    let leadership = candidate.election(NAME).ttl(S::TTL).wait(TIMEOUT).campaign_blocking("next").unwrap();
+    assert!(since.elapsed() < S::TTL * 2 + TIMEOUT / 2, "{:?}", since.elapsed());
     let leader = loop {
         let leader = next_leader(&mut observation);
         if *leader.value != *b"dead" {
@@ -111,10 +111,10 @@ pub fn dead_leader_is_replaced<S: TestStore>(store: &S) {
 pub fn leader_that_renews_no_more_is_replaced<S: TestStore>(store: &S) {
     let (first, second, third) = (client(store), client(store), client(store));
     let mut observation = third.election(NAME).observe().unwrap();
-    let election = first.election(NAME).ttl(TTL).renew(Renew::Manual);
+    let election = first.election(NAME).ttl(S::TTL).renew(Renew::Manual);
     let mut stalled = election.campaign_blocking("stalled").unwrap();
     assert_eq!(&*next_leader(&mut observation).value, b"stalled");
-    let leadership = second.election(NAME).ttl(TTL).wait(TIMEOUT).campaign_blocking("next").unwrap();
+    let leadership = second.election(NAME).ttl(S::TTL).wait(TIMEOUT).campaign_blocking("next").unwrap();
     assert!(!stalled.is_held(), "two leaders");
     assert_eq!(stalled.proclaim_blocking("late"), Err(ProclaimError::Lost(Loss::Expired)));
     assert!(leadership.fence().unwrap() > stalled.fence().unwrap());
