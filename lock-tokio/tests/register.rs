@@ -5,8 +5,9 @@
 use core::cell::RefCell;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::io;
 use std::rc::Rc;
+use std::time::SystemTime;
+use std::{fs, io};
 
 use lock_conformance::stores::TestStore;
 use lock_testkit::TIMEOUT;
@@ -38,6 +39,15 @@ mod folder {
             let mut settings = FileConfig::new(self.0.path());
             settings.config = config;
             lock_tokio::connect_with(settings)
+        }
+
+        fn set_clock_back(&self) {
+            for key in fs::read_dir(self.0.path().join("locks")).unwrap() {
+                for record in fs::read_dir(key.unwrap().path()).unwrap() {
+                    let file = fs::File::options().write(true).open(record.unwrap().path()).unwrap();
+                    file.set_modified(SystemTime::now() + Duration::from_secs(3600)).unwrap();
+                }
+            }
         }
 
         fn block_on<F: Future>(future: F) -> F::Output {
@@ -139,12 +149,12 @@ async fn folder_is_named_by_url_and_left_clean() {
     assert_eq!(second.shutdown(TIMEOUT).await.unreleased, 0);
     let folder = folder.path().join("a b");
     let names = |path: &str| -> Vec<_> {
-        let entries = std::fs::read_dir(folder.join(path)).unwrap();
+        let entries = fs::read_dir(folder.join(path)).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     };
     assert_eq!(names("locks"), ["app%3ajob"]);
     // At the end of a shutdown nothing of a client is left.
     assert_eq!(names("clients"), Vec::<String>::new());
-    let record = std::fs::read_to_string(folder.join("locks/app%3ajob").join(&names("locks/app%3ajob")[0])).unwrap();
+    let record = fs::read_to_string(folder.join("locks/app%3ajob").join(&names("locks/app%3ajob")[0])).unwrap();
     assert!(record.contains("held no") && record.contains(&std::process::id().to_string()), "{record}");
 }

@@ -44,6 +44,10 @@ pub trait TestStore: Sync + Sized + 'static {
     /// Those of the adapter.
     fn connect(&self, config: Config) -> Result<Client, ConnectError>;
 
+    /// Makes all records look as if they were written in an hour, as they do when the store's clock
+    /// was set back. The default is for stores that tell no age, or whose clock cannot be set.
+    fn set_clock_back(&self) {}
+
     /// Runs a future, with what the registers need of a runtime.
     fn block_on<F: Future>(future: F) -> F::Output;
 }
@@ -60,7 +64,7 @@ macro_rules! store_suite {
             one_of_many_writers_wins_each_version clients_exclude_each_other
             tasks_of_clients_take_turns_and_fences_grow lock_is_renewed_past_ttl
             dead_holder_is_succeeded_after_ttl attempts_of_new_clients_succeed_a_dead_holder
-            waiter_acquires_after_release
+            record_of_a_time_to_come_is_replaced_after_ttl waiter_acquires_after_release
             cancelled_acquisitions_leave_nothing shutdown_releases_locks
             observer_sees_leaders_and_proclamations one_candidate_leads_at_a_time dead_leader_is_replaced
             leader_that_renews_no_more_is_replaced);
@@ -282,6 +286,19 @@ pub fn attempts_of_new_clients_succeed_a_dead_holder<S: TestStore>(store: &S) {
     };
     assert!(since.elapsed() >= S::TTL, "{:?}", since.elapsed());
     assert!(guard.fence().is_some());
+}
+
+/// A record that is younger than none has no age: the TTL counts from when it was seen.
+// RG1
+pub fn record_of_a_time_to_come_is_replaced_after_ttl<S: TestStore>(store: &S) {
+    let record = Record { held: true, ..record::<S>(7, 1, None) };
+    S::block_on(async { register(store).write(KEY, &record, None).await.unwrap() });
+    store.set_clock_back();
+    let since = Instant::now();
+    let guard = take::<S>(&client(store));
+    assert!(since.elapsed() >= S::TTL, "{:?}", since.elapsed());
+    assert!(since.elapsed() < S::TTL * 2 + TIMEOUT / 2, "{:?}", since.elapsed());
+    assert_eq!(guard.release_blocking(), Release::Released);
 }
 
 pub fn waiter_acquires_after_release<S: TestStore>(store: &S) {

@@ -39,6 +39,13 @@ impl TestStore for OnMariaDb {
         lock_tokio::connect_register_with(config, self.make())
     }
 
+    fn set_clock_back(&self) {
+        Self::block_on(async {
+            let MariaDbRegister(pool) = self.make()().expect("a pool");
+            pool.execute("UPDATE lock_register SET written = written + INTERVAL 1 HOUR").await.expect("rows");
+        });
+    }
+
     fn block_on<F: Future>(future: F) -> F::Output {
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
     }

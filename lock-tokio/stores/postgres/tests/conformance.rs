@@ -26,6 +26,10 @@ impl TestStore for OnPostgres {
         lock_postgres::connect_with(config, &self.0.url())
     }
 
+    fn set_clock_back(&self) {
+        self.0.sql("UPDATE lock_register SET written = written + interval '1 hour'");
+    }
+
     fn block_on<F: Future>(future: F) -> F::Output {
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
     }

@@ -24,6 +24,11 @@ impl TestStore for OnFile {
         lock_sqlite::connect_with(config, &format!("sqlite://{}/locks.db", self.0.path().display()))
     }
 
+    fn set_clock_back(&self) {
+        let connection = rusqlite::Connection::open(self.0.path().join("locks.db")).expect("a file");
+        connection.execute("UPDATE lock_register SET written_ms = written_ms + 3600000", []).expect("rows");
+    }
+
     fn block_on<F: Future>(future: F) -> F::Output {
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
     }

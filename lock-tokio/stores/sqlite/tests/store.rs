@@ -73,6 +73,19 @@ async fn url_names_a_file() {
 }
 
 #[tokio::test]
+async fn record_of_any_time_is_read() {
+    // RG1
+    let folder = folder();
+    let path = folder.path().join("locks.db");
+    let store = store(&path);
+    write(&store, b"k", &record(1, 1), None).await;
+    for (written, is_old) in [(i64::MIN, true), (0, true), (i64::MAX, false)] {
+        open(&path).execute("UPDATE lock_register SET written_ms = ?1", [written]).expect("a row");
+        assert_eq!(read(&store, b"k").await.age > Some(Duration::ZERO), is_old, "{written}");
+    }
+}
+
+#[tokio::test]
 async fn busy_file_is_no_conflict() {
     for journal in ["wal", "delete"] {
         let folder = folder();
