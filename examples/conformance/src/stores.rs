@@ -273,11 +273,17 @@ pub fn attempts_of_new_clients_succeed_a_dead_holder<S: TestStore>(store: &S) {
         register.write(KEY, &record, None).await.unwrap();
         read(&register, KEY).await.unwrap().age.is_some()
     });
-    // Without an age, a client has to be there for the TTL.
+    // Without an age, a client has to be there for the TTL. New ones say what may be the case.
     let old = (!tells_age).then(|| client(store));
-    let attempt = || old.clone().unwrap_or_else(|| client(store)).lock("a").ttl(S::TTL).try_acquire_blocking();
+    let attempt = |client: &Client| client.lock("a").ttl(S::TTL).try_acquire_blocking();
     let guard = loop {
-        match attempt() {
+        let mut result = attempt(&client(store));
+        if let Some(old) = &old {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("its holder has died"), "{error}");
+            result = attempt(old);
+        }
+        match result {
             Ok(guard) => break guard,
             Err(error) => assert!(error.is_busy(), "{error}"),
         }

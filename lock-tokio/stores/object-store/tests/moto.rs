@@ -7,9 +7,12 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
+use lock_conformance::stores::TestStore;
 use lock_driver::register::{Register, RegisterError};
 use lock_object_store::ObjectRegister;
 use lock_testkit::{Process, TIMEOUT, free_port};
+use lock_tokio::register::Config;
+use lock_tokio::{Client, ConnectError};
 use object_store::ObjectStoreExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
@@ -46,12 +49,41 @@ impl Moto {
         Self { _process: process, port }
     }
 
-    fn register(&self, bucket: &str) -> ObjectRegister {
+    fn url(&self, bucket: &str) -> String {
         let settings = "region=us-east-1&allow_http=true&access_key_id=id&secret_access_key=secret";
-        let endpoint = format!("http://127.0.0.1:{}", self.port);
-        ObjectRegister::from_url(&format!("s3://{bucket}/locks?{settings}&endpoint={endpoint}")).unwrap()
+        format!("s3://{bucket}/locks?{settings}&endpoint=http://127.0.0.1:{}", self.port)
+    }
+
+    fn register(&self, bucket: &str) -> ObjectRegister {
+        ObjectRegister::from_url(&self.url(bucket)).unwrap()
     }
 }
+
+impl TestStore for Moto {
+    type Register = ObjectRegister;
+
+    fn new() -> Self {
+        Self::start()
+    }
+
+    fn make(&self) -> impl FnOnce() -> Result<ObjectRegister, RegisterError> + Send + 'static {
+        let url = self.url("bucket");
+        move || ObjectRegister::from_url(&url)
+    }
+
+    fn connect(&self, config: Config) -> Result<Client, ConnectError> {
+        lock_object_store::connect_with(config, &self.url("bucket"))
+    }
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+}
+
+lock_conformance::store_suite!(
+    #[ignore = "make test-stores"]
+    Moto
+);
 
 fn put_bucket(port: u16) -> Option<()> {
     let mut connection = TcpStream::connect(("127.0.0.1", port)).ok()?;
