@@ -12,7 +12,7 @@ use store_testkit::Postgres;
 // RG5
 #[tokio::test]
 async fn hold_that_was_lost_with_the_primary_is_granted_again_with_a_greater_token() {
-    const TTL: Duration = Duration::from_secs(8);
+    const TTL: Duration = Duration::from_secs(10);
     let mut primary = Postgres::start();
     primary.sql(CREATE_TABLE);
     let mut standby = primary.standby();
