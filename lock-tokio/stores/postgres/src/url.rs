@@ -18,6 +18,9 @@ pub(crate) struct Server {
     pub(crate) trust: Trust,
 }
 
+const ENCODE: &str =
+    "an @ after the host; write / and ? in a user or password as %2F and %3F, and @ in a database as %40";
+
 /// Reads a URL. Each server gets a configuration of its own, so that one that accepts connections
 /// but does not answer keeps nobody from the next.
 pub(crate) fn parse(url: &str, timeout: Duration) -> Result<Vec<Server>, RegisterError> {
@@ -28,6 +31,10 @@ pub(crate) fn parse(url: &str, timeout: Duration) -> Result<Vec<Server>, Registe
     }
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    // Behind such an `@` the host would be a part of the password, which errors must not show.
+    if path.contains('@') || query.split('&').any(|parameter| parameter.split('=').next().unwrap_or("").contains('@')) {
+        return Err(invalid(ENCODE.into()));
+    }
     let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
     let (mut trust, mut mode) = (Trust::default(), SslMode::Prefer);
     let mut parameters = Vec::new();
@@ -116,6 +123,24 @@ mod tests {
             assert_eq!((servers[0].config.get_ssl_mode(), servers[0].trust.verifies), (mode, verifies), "{query}");
             assert_eq!(servers[0].config.get_target_session_attrs(), TargetSessionAttrs::Any);
         }
+    }
+
+    #[test]
+    fn part_of_a_password_is_no_host() {
+        for url in [
+            "postgres://app:hun/ter2@host/db",
+            "postgres://app:12/hunter2@host/db",
+            "postgres://app:12@hun/ter2@host/db",
+            "postgres://app:hun?ter2@host/db",
+            "postgres://app:12?hunter2@host/db",
+            "postgres://app:12/?hunter2@host:port/db",
+        ] {
+            let RegisterError::Refused(text) = parse(url, TIMEOUT).unwrap_err() else { panic!("{url}") };
+            assert!(text.contains("%2F") && !text.contains("hun") && !text.contains("ter2"), "{url}: {text}");
+        }
+        let servers = parse("postgres://app:hun%2Fter%3F2@host/a%40b?user=a@b", TIMEOUT).unwrap();
+        assert_eq!(servers[0].config.get_password(), Some(&b"hun/ter?2"[..]));
+        assert_eq!((&*servers[0].name, servers[0].config.get_dbname()), ("host", Some("a@b")));
     }
 
     #[test]
