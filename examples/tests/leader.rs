@@ -10,9 +10,15 @@ use core::time::Duration;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
+#[cfg(feature = "sqlite")]
+use kit::Scratch;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use kit::stores::{assert_usage, check_elections};
 use kit::{LONG, Tool, WITH_SIGNALS, full, full_pipe, ms, started_by, unread};
 use lock_testkit::{Authority, Chroot, Etcd, Server, Stopwatch, ZooKeeperPeer, wait_until};
 use rustix::process::Signal;
+#[cfg(feature = "postgres")]
+use store_testkit::Postgres;
 
 fn leader(url: &str, args: &[&str]) -> Tool {
     Tool::spawn(leader_command(url, args))
@@ -490,4 +496,38 @@ fn reason_is_shown_while_no_server_answers() {
     for role in roles {
         wait_for(&etcd.url(), role, "Connection refused");
     }
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
+fn elections_are_held_in_file_of_sqlite() {
+    let scratch = Scratch::new();
+    let url = format!("sqlite://{}", scratch.path("locks.db"));
+    check_elections(|args| leader(&url, args));
+    assert_usage(&leader("sqlite://", &[]).end(), "sqlite:///path");
+    assert_usage(&leader(&url, &["--create-table"]).end(), "postgres://");
+    assert_usage(&leader("kube://a", &[]).end(), "lock-tokio/stores/tools");
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn elections_are_held_in_table_of_postgres_that_is_created_on_request_alone() {
+    let server = Postgres::builder().access("host all app 127.0.0.1/32 scram-sha-256").start();
+    server.sql("CREATE ROLE app SUPERUSER LOGIN PASSWORD 'se/cret'");
+    let start = |password: &str, args: &[&str]| {
+        let mut command = leader_command(&server.url_as("app"), args);
+        command.env("LOCK_PASSWORD", password);
+        Tool::spawn(command)
+    };
+    for role in [&[][..], &["--name", "board", "--observe"], &["--name", "board", "--candidate", "me"]] {
+        let ended = start("se/cret", role).end();
+        assert!(ended.code == 77 && ended.err.contains("--create-table"), "{role:?}: {ended:?}");
+        assert_eq!(server.sql("SELECT to_regclass('lock_register') IS NULL"), "t");
+        let ended = start("wr/ong", &[role, &["--create-table"]].concat()).end();
+        assert!(ended.code == 77 && ended.err.contains("28P01") && !ended.err.contains("ong"), "{role:?}: {ended:?}");
+    }
+    check_elections(|args| start("se/cret", &[args, &["--create-table"]].concat()));
+    let ended = leader("postgres://app:se/cret@127.0.0.1/db", &[]).end();
+    assert_usage(&ended, "Postgres");
+    assert!(!ended.err.contains("cret"), "{ended:?}");
 }

@@ -5,5 +5,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let backends = env::var_os("LOCK_BACKEND");
-    ExitCode::from(lock_examples::with_lock::main(env::args_os().skip(1), backends.as_deref()))
+    ExitCode::from(lock_examples::with_lock::main(env::args_os().skip(1), backends.as_deref(), &[]))
 }

@@ -8,8 +8,6 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
@@ -17,13 +15,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches, ValueEnum, value_parser};
 use clap_complete::Shell;
 use clap_mangen::Man;
-use lock_driver::register::FileConfig;
 use lock_driver::{Settings, StoreSettings};
 use lock_proto::redis::Wake;
 use lock_proto::{ConfigError, UrlError};
 
 use super::output::print_text;
-use super::register::RegisterBackend;
 use super::{Usage, usage};
 
 /// A command line that was understood.
@@ -179,13 +175,18 @@ const PASSWORD_VARIABLE: &str = "LOCK_PASSWORD";
 /// A URL is invalid, or the password not UTF-8. The error shows no password.
 pub(crate) fn parse_backends(urls: &[String]) -> Result<StoreSettings, Usage> {
     let settings = Settings::parse(urls).map_err(|error| Usage(format!("--backend: {error}")))?;
-    let Some(password) = password() else { return with_password(settings.store) };
-    Ok(settings.default_password(text(PASSWORD_VARIABLE, &password)?).store)
+    let Some(password) = password()? else { return with_password(settings.store) };
+    Ok(settings.default_password(&password).store)
 }
 
 /// The password of the environment.
-pub(crate) fn password() -> Option<OsString> {
-    std::env::var_os(PASSWORD_VARIABLE).filter(|password| !password.is_empty())
+///
+/// # Errors
+///
+/// It is not UTF-8.
+pub(crate) fn password() -> Result<Option<String>, Usage> {
+    let password = std::env::var_os(PASSWORD_VARIABLE).filter(|password| !password.is_empty());
+    password.map(|password| text(PASSWORD_VARIABLE, &password).map(str::to_owned)).transpose()
 }
 
 /// Checks that a login of the URL has a password.
@@ -231,16 +232,20 @@ pub(crate) fn with_ttl(settings: StoreSettings, ttl: Duration) -> Result<(StoreS
 }
 
 /// Says that `--ttl` became longer, and why.
-pub(crate) fn raised_ttl(settings: &StoreSettings, requested: Option<Duration>, ttl: Duration) -> Option<String> {
+pub(crate) fn raised_ttl(requested: Option<Duration>, ttl: Duration, why: impl FnOnce() -> String) -> Option<String> {
     let requested = requested.filter(|requested| *requested < ttl)?;
-    let why = match settings {
+    Some(format!("--ttl {requested:?} became {ttl:?}: {}", why()))
+}
+
+/// Why [`with_ttl`] makes a TTL longer.
+pub(crate) fn why_raised(settings: &StoreSettings) -> String {
+    match settings {
         StoreSettings::ZooKeeper(config) => format!(
             "on ZooKeeper a TTL has at least five ticks of the servers, {:?}; set tick_ms in the URL to their tickTime",
             config.min_ttl()
         ),
         StoreSettings::Etcd(_) | StoreSettings::Redis(_) | _ => "etcd counts whole seconds".to_owned(),
-    };
-    Some(format!("--ttl {requested:?} became {ttl:?}: {why}"))
+    }
 }
 
 /// Names the option whose value the library rejects as a setting.
@@ -257,47 +262,6 @@ pub(crate) fn invalid_option(error: ConfigError) -> Usage {
 
 /// The usual default of `--backend`: a Redis server on this machine.
 pub(crate) const DEFAULT_BACKEND: &str = "redis://127.0.0.1:6379";
-/// Returns the settings for these URLs. Without URLs, they are those for the folder of the user, and
-/// the text tells the user where `things` are.
-///
-/// # Errors
-///
-/// As [`parse_backends`] and [`folder_of_user`].
-pub(crate) fn backends_or_folder(
-    urls: Option<Vec<String>>,
-    things: &str,
-) -> Result<(StoreSettings, Option<String>), Usage> {
-    let Some(urls) = urls else {
-        let folder = folder_of_user()?;
-        let place = folder.display();
-        let notice = format!("no --backend is given: the {things} are in {place}, for this machine and user alone");
-        return Ok((StoreSettings::File(FileConfig::new(folder)), Some(notice)));
-    };
-    Ok((parse_backends(&urls)?, None))
-}
-
-/// The folder for the locks of this user on this machine. Not the one of the session, which a job of
-/// cron does not have, and which is deleted with the session.
-///
-/// # Errors
-///
-/// The environment names no home, or the folder is another user's.
-fn folder_of_user() -> Result<PathBuf, Usage> {
-    let folder = folder_in(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
-        .ok_or_else(|| Usage("neither HOME nor XDG_STATE_HOME is set: give --backend".into()))?;
-    // Root's files in the folder of a user would be in the user's way.
-    let owner = std::fs::metadata(&folder).map(|metadata| metadata.uid());
-    if owner.is_ok_and(|owner| owner != rustix::process::geteuid().as_raw()) {
-        return usage(format!("{} belongs to another user: give --backend", folder.display()));
-    }
-    Ok(folder)
-}
-
-fn folder_in(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
-    let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
-    let state = state.and_then(absolute).or_else(|| Some(home.and_then(absolute)?.join(".local/state")))?;
-    Some(state.join("lock-proto"))
-}
 
 /// Name of the variable with another default.
 const BACKEND_VARIABLE: &str = "LOCK_BACKEND";
@@ -317,15 +281,20 @@ pub(crate) fn backends_or_default(
     environment: Option<&OsStr>,
     default: &str,
 ) -> Result<Vec<String>, Usage> {
-    Ok(backends(given, environment)?.unwrap_or_else(|| vec![default.to_owned()]))
+    Ok(backends(given, environment, check_urls)?.unwrap_or_else(|| vec![default.to_owned()]))
 }
 
-/// The backends that were given, else those of `LOCK_BACKEND`.
+/// The backends that were given, else those of `LOCK_BACKEND`, which are checked here, as later
+/// errors name `--backend`.
 ///
 /// # Errors
 ///
 /// `LOCK_BACKEND` is not UTF-8, or has an invalid URL.
-pub(crate) fn backends(given: Vec<String>, environment: Option<&OsStr>) -> Result<Option<Vec<String>>, Usage> {
+pub(crate) fn backends(
+    given: Vec<String>,
+    environment: Option<&OsStr>,
+    check: impl FnOnce(&[String]) -> Result<(), String>,
+) -> Result<Option<Vec<String>>, Usage> {
     if !given.is_empty() {
         return Ok(Some(given));
     }
@@ -334,12 +303,17 @@ pub(crate) fn backends(given: Vec<String>, environment: Option<&OsStr>) -> Resul
     if urls.is_empty() {
         return Ok(None);
     }
-    if RegisterBackend::parse(&urls)?.is_some() {
-        return Ok(Some(urls));
-    }
-    // Here, as later errors name `--backend`.
-    let _checked = Settings::parse(&urls).map_err(|error| Usage(format!("{BACKEND_VARIABLE}: {error}")))?;
+    check(&urls).map_err(|error| Usage(format!("{BACKEND_VARIABLE}: {error}")))?;
     Ok(Some(urls))
+}
+
+/// Checks URLs of the library's stores.
+///
+/// # Errors
+///
+/// What is wrong with them.
+pub(crate) fn check_urls(urls: &[String]) -> Result<(), String> {
+    Settings::parse(urls).map(drop).map_err(|error| error.to_string())
 }
 
 impl From<clap::Error> for Usage {
@@ -369,19 +343,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-
-    #[test]
-    fn folder_is_that_of_state() {
-        let folder = |state: &str, home: &str| {
-            let of = |text: &str| Some(OsString::from(text)).filter(|text| !text.is_empty());
-            folder_in(of(state), of(home)).map(|path| path.display().to_string())
-        };
-        assert_eq!(folder("/state", "/home/a").as_deref(), Some("/state/lock-proto"));
-        assert_eq!(folder("", "/home/a").as_deref(), Some("/home/a/.local/state/lock-proto"));
-        // A relative path counts as unset, as the specification of these variables says.
-        assert_eq!(folder("state", "/home/a").as_deref(), Some("/home/a/.local/state/lock-proto"));
-        assert_eq!(folder("", "home"), None);
-    }
 
     #[test]
     fn durations_are_parsed() {

@@ -25,7 +25,17 @@ impl Failed {
     /// A lock was not acquired.
     #[must_use]
     pub fn acquiring(error: &AcquireError) -> Self {
-        Self { code: exit::of_failure(error.kind()), why: error.to_string() }
+        let mut why = error.to_string();
+        // The error of Postgres has the statement.
+        if why.contains("create the table with") {
+            why.push_str("; or once by --create-table");
+        }
+        Self { code: exit::of_failure(error.kind()), why }
+    }
+
+    /// A server refused.
+    pub fn refused(why: impl fmt::Display) -> Self {
+        Self { code: exit::REFUSED, why: why.to_string() }
     }
 
     /// A client could not be made.

@@ -1,11 +1,14 @@
 //! Shared parts of the command-line tools: argument parsing, exit codes, runtimes.
 
 pub mod args;
+pub mod backend;
 pub mod exit;
 pub mod failed;
 pub(crate) mod log;
 pub(crate) mod name;
 pub(crate) mod output;
+#[cfg(feature = "postgres")]
+mod postgres;
 pub mod register;
 pub mod runtime;
 pub(crate) mod signals;

@@ -1,90 +1,159 @@
-//! Stores of crates of their own, by URL: a file of SQLite, a table of Postgres.
+//! Stores of crates of their own, by URL. They need tokio.
 
-use core::fmt::{self, Write as _};
-use std::ffi::OsString;
+use core::fmt;
+use core::pin::Pin;
+use core::time::Duration;
 
-use lock_driver::Client;
+use lock_driver::register::{Register, RegisterError, connect};
+use lock_driver::{Client, ConnectError};
+use lock_proto::Backoff;
 use lock_proto::register::Config;
+use lock_tokio::Tokio;
 
 use super::failed::Failed;
-use super::{Usage, usage};
 
-const OPTION: &str = "--create-table";
+/// The polling interval of a store on which a read costs little.
+pub(crate) const POLL: Backoff = Backoff::fixed(Duration::from_millis(50));
 
-/// A kind of store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Sqlite,
-    Postgres,
+/// A store of a crate of its own, and its URLs.
+#[derive(Debug)]
+pub struct StoreUrl {
+    /// The schemes of its URLs.
+    pub schemes: &'static [&'static str],
+    /// Creates a client: [`spawn`] with [`client_of`].
+    pub connect: fn(Config, &str) -> Result<Client, ConnectError>,
+    /// The settings, for example with the polling interval.
+    pub config: fn() -> Config,
+    /// The shortest TTL, and why there is one.
+    pub min_ttl: Option<(Duration, &'static str)>,
+    /// For `--create-table`: creates the table of a URL, if it is missing.
+    pub create_table: Option<fn(&str) -> CreatingTable<'_>>,
+    /// For `LOCK_PASSWORD`: adds this password to a URL that has none.
+    pub default_password: Option<fn(&str, &str) -> String>,
 }
 
-/// A store that needs tokio.
-#[derive(Clone, PartialEq, Eq)]
+/// What creates a table.
+pub type CreatingTable<'a> = Pin<Box<dyn Future<Output = Result<(), RegisterError>> + 'a>>;
+
+/// The stores of this package.
+static STORES: &[StoreUrl] = &[
+    #[cfg(feature = "sqlite")]
+    StoreUrl {
+        schemes: &["sqlite"],
+        connect: |config, url| spawn(client_of(config, lock_sqlite::SqliteRegister::from_url(url))),
+        config: || Config::new().poll(POLL),
+        min_ttl: None,
+        create_table: None,
+        default_password: None,
+    },
+    #[cfg(feature = "postgres")]
+    StoreUrl {
+        schemes: &["postgres", "postgresql"],
+        connect: |config, url| spawn(client_of(config, lock_postgres::PostgresRegister::from_url(url))),
+        config: || Config::new().poll(POLL),
+        min_ttl: None,
+        create_table: Some(super::postgres::create_table),
+        default_password: Some(super::postgres::default_password),
+    },
+];
+
+/// What has the stores that a build lacks.
+const BUILDS: &[(&[&str], &str)] = &[
+    (&["sqlite"], "lock-examples with the feature `sqlite`"),
+    (&["postgres", "postgresql"], "lock-examples with the feature `postgres`"),
+    (&["s3", "gs", "az"], "lock-tokio/stores/tools with the feature `object-store`"),
+    (&["kube"], "lock-tokio/stores/tools with the feature `kubernetes`"),
+    (&["nats", "tls"], "lock-tokio/stores/tools with the feature `nats`"),
+];
+
+/// Creates a client on a register, and its driver.
+///
+/// # Errors
+///
+/// The URL of the register is invalid, a setting is out of range, or the system has no random
+/// numbers.
+pub fn client_of<R: Register>(
+    config: Config,
+    register: Result<R, RegisterError>,
+) -> Result<(Client, impl Future<Output = ()> + use<R>), ConnectError> {
+    let register = register.map_err(|error| ConnectError::Store(error.to_string().into()))?;
+    connect(Tokio::new(), config, register)
+}
+
+/// Makes the driver a task of the current runtime of tokio. The tools' tasks do not compute.
+///
+/// # Errors
+///
+/// That of `made`.
+///
+/// # Panics
+///
+/// Outside of a runtime of tokio.
+pub fn spawn(
+    made: Result<(Client, impl Future<Output = ()> + Send + 'static), ConnectError>,
+) -> Result<Client, ConnectError> {
+    let (client, driver) = made?;
+    drop(tokio::spawn(driver));
+    Ok(client)
+}
+
+/// A store by one of its URLs.
+#[derive(Clone)]
 pub struct RegisterBackend {
-    kind: Kind,
+    store: &'static StoreUrl,
     url: String,
     config: Config,
-    create_table: bool,
+    creates_table: bool,
 }
 
 impl RegisterBackend {
-    /// The store of these URLs, if it is one of these.
+    /// The store of these URLs, if it is one of this package or of `more`.
     ///
     /// # Errors
     ///
     /// There are several URLs, or this build lacks the store.
-    pub(crate) fn parse(urls: &[String]) -> Result<Option<Self>, Usage> {
-        let Some((kind, url)) = urls.iter().find_map(|url| Some((kind_of(url)?, url))) else { return Ok(None) };
-        let (feature, is_built) = match kind {
-            Kind::Sqlite => ("sqlite", cfg!(feature = "sqlite")),
-            Kind::Postgres => ("postgres", cfg!(feature = "postgres")),
-        };
-        if !is_built {
-            return usage(format!("--backend: {feature}:// needs the feature `{feature}`, which is not turned on"));
+    pub(crate) fn parse(urls: &[String], more: &'static [StoreUrl]) -> Result<Option<Self>, String> {
+        for url in urls {
+            let Some((scheme, _)) = url.split_once("://") else { continue };
+            let Some(store) = STORES.iter().chain(more).find(|store| store.schemes.contains(&scheme)) else {
+                if let Some((_, build)) = BUILDS.iter().find(|(schemes, _)| schemes.contains(&scheme)) {
+                    return Err(format!("{scheme}:// is not in this build; it is in that of {build}"));
+                }
+                continue;
+            };
+            if urls.len() > 1 {
+                return Err(format!("{scheme}:// is given once, without other URLs"));
+            }
+            return Ok(Some(Self { store, url: url.clone(), config: (store.config)(), creates_table: false }));
         }
-        if urls.len() > 1 {
-            return usage(format!("--backend: {feature}:// is given once, without other URLs"));
-        }
-        Ok(Some(Self { kind, url: url.clone(), config: Config::new(), create_table: false }))
+        Ok(None)
     }
 
     /// Sets the password of a URL that has none.
     ///
     /// # Errors
     ///
-    /// It is not UTF-8.
-    pub(crate) fn default_password(mut self, password: Option<OsString>) -> Result<Self, Usage> {
-        let Some(password) = password.filter(|_| self.kind == Kind::Postgres) else { return Ok(self) };
-        let Some(password) = password.to_str() else { return usage("LOCK_PASSWORD is not UTF-8") };
-        let (rest, query) = self.url.split_once('?').unwrap_or((&self.url, ""));
-        let login = rest.rsplit_once('@').and_then(|(login, _)| login.split_once("://"));
-        let is_given = login.is_some_and(|(_, login)| login.contains(':'))
-            || query.split('&').any(|parameter| parameter.starts_with("password="));
-        if !is_given {
-            self.url.push_str(if self.url.contains('?') { "&password=" } else { "?password=" });
-            for byte in password.bytes() {
-                let _ = write!(self.url, "%{byte:02X}");
-            }
+    /// That of reading the password.
+    pub(crate) fn default_password<E>(
+        mut self,
+        password: impl FnOnce() -> Result<Option<String>, E>,
+    ) -> Result<Self, E> {
+        if let Some(add) = self.store.default_password
+            && let Some(password) = password()?
+        {
+            self.url = add(&self.url, &password);
         }
         Ok(self)
     }
 
-    /// Creates the table at the start.
-    ///
-    /// # Errors
-    ///
-    /// The store needs none.
-    pub(crate) fn create_table(mut self, create: bool) -> Result<Self, Usage> {
-        if create && self.kind != Kind::Postgres {
-            return no_table();
-        }
-        self.create_table = create;
-        Ok(self)
+    /// Creates the table at the start, if the store has one.
+    pub(crate) fn create_table(self) -> Option<Self> {
+        self.store.create_table.map(|_| Self { creates_table: true, ..self })
     }
 
-    /// Applies settings.
-    pub(crate) fn config(mut self, change: impl FnOnce(Config) -> Config) -> Self {
-        self.config = change(self.config);
+    /// Sets the polling interval.
+    pub(crate) fn poll(mut self, poll: Backoff) -> Self {
+        self.config = self.config.poll(poll);
         self
     }
 
@@ -92,67 +161,97 @@ impl RegisterBackend {
         &self.config
     }
 
-    /// Creates a client. Call it on a runtime of tokio.
-    ///
-    /// # Errors
-    ///
-    /// The URL is invalid, or the table could not be created.
-    #[allow(clippy::unused_async, reason = "without the feature `postgres`")]
-    pub(crate) async fn connect(&self) -> Result<Client, Failed> {
-        match self.kind {
-            #[cfg(feature = "sqlite")]
-            Kind::Sqlite => lock_sqlite::connect_with(self.config.clone(), &self.url),
-            #[cfg(feature = "postgres")]
-            Kind::Postgres => {
-                if self.create_table {
-                    create_table(&self.url).await?;
-                }
-                lock_postgres::connect_with(self.config.clone(), &self.url)
-            }
-            #[cfg(not(all(feature = "sqlite", feature = "postgres")))]
-            _ => Err(lock_driver::ConnectError::MissingFeature { feature: "sqlite or postgres" }),
-        }
-        .map_err(|error| Failed::connecting(&error))
+    /// The shortest TTL, and why there is one.
+    pub(crate) const fn min_ttl(&self) -> Option<(Duration, &'static str)> {
+        self.store.min_ttl
+    }
+
+    /// Creates the table, if that was requested.
+    pub(crate) async fn prepare(&self) -> Result<(), Failed> {
+        let Some(create) = self.store.create_table.filter(|_| self.creates_table) else { return Ok(()) };
+        create(&self.url).await.map_err(|error| {
+            let why = format!("--create-table: {error}");
+            if matches!(error, RegisterError::Refused(_)) { Failed::refused(why) } else { Failed::unreachable(why) }
+        })
+    }
+
+    /// Creates a client on the current runtime of tokio.
+    pub(crate) fn connect(&self) -> Result<Client, ConnectError> {
+        (self.store.connect)(self.config.clone(), &self.url)
+    }
+
+    pub(crate) fn scheme(&self) -> &str {
+        self.url.split("://").next().unwrap_or_default()
     }
 }
 
-/// Names the option that creates the table that is missing.
-pub(crate) fn name_option(failed: &mut Failed) {
-    if failed.why.contains("create the table with") {
-        failed.why.push_str("; or once by --create-table");
+impl PartialEq for RegisterBackend {
+    /// The URL tells the store.
+    fn eq(&self, other: &Self) -> bool {
+        (&self.url, &self.config, self.creates_table) == (&other.url, &other.config, other.creates_table)
     }
 }
 
-fn kind_of(url: &str) -> Option<Kind> {
-    match url.split_once("://")?.0 {
-        "sqlite" => Some(Kind::Sqlite),
-        "postgres" | "postgresql" => Some(Kind::Postgres),
-        _ => None,
+impl Eq for RegisterBackend {}
+
+/// Without the login and the parameters.
+impl fmt::Display for RegisterBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.url.split('?').next().unwrap_or_default().split_once("://").map_or("", |(_, place)| place);
+        write!(f, "{}://{}", self.scheme(), place.rsplit('@').next().unwrap_or_default())
     }
 }
 
-/// The error about `--create-table` with another store.
-pub(crate) fn no_table<T>() -> Result<T, Usage> {
-    usage(format!("{OPTION} is for postgres:// alone: other stores need no table"))
-}
-
-#[cfg(feature = "postgres")]
-async fn create_table(url: &str) -> Result<(), Failed> {
-    use lock_driver::register::RegisterError;
-
-    use super::exit;
-
-    let register = lock_postgres::PostgresRegister::from_url(url).map_err(Failed::usage)?;
-    register.create_table().await.map_err(|error| {
-        let is_refused = matches!(error, RegisterError::Refused(_));
-        let code = if is_refused { exit::REFUSED } else { exit::UNREACHABLE };
-        Failed { code, why: format!("{OPTION}: {error}") }
-    })
-}
-
-/// Without the URL, which may have a password.
 impl fmt::Debug for RegisterBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RegisterBackend").field("kind", &self.kind).finish_non_exhaustive()
+        write!(f, "RegisterBackend({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn parse(urls: &[&str], more: &'static [StoreUrl]) -> Result<Option<RegisterBackend>, String> {
+        RegisterBackend::parse(&urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>(), more)
+    }
+
+    static MORE: &[StoreUrl] = &[StoreUrl {
+        schemes: &["nats", "own"],
+        connect: |_, _| Err(ConnectError::NoRuntime),
+        config: Config::new,
+        min_ttl: Some((Duration::from_secs(3), "of a test")),
+        create_table: None,
+        default_password: None,
+    }];
+
+    #[test]
+    fn missing_store_is_named_with_the_build_that_has_it() {
+        for (url, part) in [
+            ("s3://a/b", "s3:// is not in this build"),
+            ("gs://a", "tools with the feature `object-store`"),
+            ("kube://a", "tools with the feature `kubernetes`"),
+            ("tls://a/b", "tools with the feature `nats`"),
+            ("nats://a/b", "tools with the feature `nats`"),
+        ] {
+            let error = parse(&[url], &[]).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+        assert_eq!(parse(&["redis://a"], &[]), Ok(None));
+        assert_eq!(parse(&["nats"], &[]), Ok(None));
+    }
+
+    #[test]
+    fn store_of_another_package_is_found() {
+        for url in ["nats://user:hunter2@a/b?x=y", "own://user:hunter2@a/b?x=y"] {
+            let found = parse(&[url], MORE).unwrap().unwrap();
+            assert!(matches!(found.connect(), Err(ConnectError::NoRuntime)));
+            assert_eq!(found.min_ttl().unwrap().0, Duration::from_secs(3));
+            assert!(found.to_string().ends_with("://a/b"), "{found}");
+            assert!(found.clone().create_table().is_none());
+        }
+        assert!(parse(&["redis://a", "own://b"], MORE).unwrap_err().contains("once"));
     }
 }

@@ -7,16 +7,21 @@ use std::os::unix::ffi::OsStringExt as _;
 use clap::Parser;
 use lock_driver::StoreSettings;
 
-use crate::cli::args::{self, Line, backends, backends_or_folder, raised_ttl, time, with_ttl};
+use crate::cli::args::{self, Line, time};
+use crate::cli::backend::Backend;
+use crate::cli::register::StoreUrl;
 use crate::cli::{Usage, usage};
 
-/// Elections on etcd, on ZooKeeper, or among the processes of this machine.
+/// Elections on etcd, on ZooKeeper, on a database, or among the processes of this machine.
 #[derive(Debug, Parser)]
 #[command(name = "leader", version, override_usage = USAGE, after_help = AFTER_HELP)]
 struct Options {
     /// etcd://[user:password@]host[:port][,host[:port]...] with the members of the cluster, or
     /// zk://[user:password@]host[:port][,host[:port]...][/chroot][?tick_ms=MS] with those of the
-    /// ensemble, or file:///PATH, a folder for the processes of this machine
+    /// ensemble, or file:///PATH, a folder for the processes of this machine, or sqlite:///PATH, a
+    /// file of SQLite for them, or postgres://[user[:password]@]host[:port]/database, a table of
+    /// Postgres; in a build of lock-tokio/stores/tools also s3://BUCKET/PREFIX,
+    /// gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, kube://NAMESPACE or nats://HOST/BUCKET
     /// [default: $LOCK_BACKEND, else a folder of this user]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
@@ -35,9 +40,13 @@ struct Options {
     observe: bool,
 
     /// TTL of the leadership after its last renewal, on etcd rounded up to whole seconds, on
-    /// ZooKeeper at least five ticks [default: 10s, without --name 2s]
+    /// ZooKeeper at least five ticks, on Kubernetes at least 3s [default: 10s, without --name 2s]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time)]
     ttl: Option<Duration>,
+
+    /// Creates the table on Postgres, if it is missing and the user may.
+    #[arg(long)]
+    create_table: bool,
 }
 
 const USAGE: &str = "\
@@ -53,7 +62,7 @@ A candidate prints `elected NAME key=... rev=... fence=...`. When interrupted it
 `resigned NAME`; when it loses the election it prints `lost NAME cause` and campaigns again.
 An observer prints `leader NAME key=... rev=... value=...`, `nobody NAME`, and
 `disconnected NAME` while the server is unreachable. In both, rev is the revision of etcd, or the
-transaction of ZooKeeper, that created the key; in a folder it is the number of the term.
+transaction of ZooKeeper, that created the key; on other stores it is the number of the term.
 
 Without --backend the elections are in $XDG_STATE_HOME/lock-proto, else in
 ~/.local/state/lock-proto, for the processes of this user on this machine.
@@ -88,7 +97,7 @@ const DEMO_TTL: Duration = Duration::from_secs(2);
 /// The validated arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Args {
-    pub(super) settings: StoreSettings,
+    pub(super) backend: Backend,
     pub(super) ttl: Duration,
     pub(super) role: Role,
     /// What to tell the user first.
@@ -118,8 +127,12 @@ pub(super) enum Parsed {
 }
 
 /// Parses the command line without the program's name.
-pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> Result<Parsed, Usage> {
-    let Options { backends: given, name, candidate, observe, ttl } = match args::parse(args)? {
+pub(super) fn parse(
+    args: impl IntoIterator<Item = OsString>,
+    default: Option<&OsStr>,
+    stores: &'static [StoreUrl],
+) -> Result<Parsed, Usage> {
+    let Options { backends: given, name, candidate, observe, ttl, create_table } = match args::parse(args)? {
         Line::Run(options) => options,
         Line::Print(text) => return Ok(Parsed::Print(text)),
     };
@@ -138,15 +151,13 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default: Option<&O
     if ttl.is_some() && matches!(role, Role::Observer { .. }) {
         return usage("--ttl is for candidates: an observer has no leadership");
     }
-    let asked = ttl;
-    let ttl = ttl.or_else(|| (role == Role::Demo).then_some(DEMO_TTL));
-    let (settings, notice) = backends_or_folder(backends(given, default)?, "elections")?;
-    if matches!(settings, StoreSettings::Redis(_)) {
-        return usage("Redis has no elections: they need etcd://host[:port]..., zk://host[:port]... or file:///PATH");
+    let (backend, notice) = Backend::choose(given, default, stores, "elections")?;
+    if matches!(backend, Backend::Store(StoreSettings::Redis(_))) {
+        return usage("Redis has no elections: they need another store, such as etcd://host[:port]... or file:///PATH");
     }
-    let (settings, ttl) = with_ttl(settings, ttl.unwrap_or(DEFAULT_TTL))?;
-    let notice = notice.or_else(|| raised_ttl(&settings, asked, ttl));
-    Ok(Parsed::Run(Box::new(Args { settings, ttl, role, notice })))
+    let default_ttl = if role == Role::Demo { DEMO_TTL } else { DEFAULT_TTL };
+    let (backend, ttl, raised) = backend.create_table(create_table)?.with_ttl(ttl, default_ttl)?;
+    Ok(Parsed::Run(Box::new(Args { backend, ttl, role, notice: notice.or(raised) })))
 }
 
 #[cfg(test)]
@@ -156,7 +167,7 @@ mod tests {
     use super::*;
 
     fn read(line: &[&str], default: Option<&str>) -> Result<Parsed, Usage> {
-        parse(line.iter().map(OsString::from), default.map(OsStr::new))
+        parse(line.iter().map(OsString::from), default.map(OsStr::new), &[])
     }
 
     const MEMBER: &str = "etcd://127.0.0.1:2379";
@@ -174,12 +185,13 @@ mod tests {
         let candidate = run(&["--name", "board", "--candidate", "me", "--ttl", "3s"], Some(MEMBER));
         assert_eq!(candidate.role, Role::Candidate { name: b"board".to_vec(), value: b"me".to_vec() });
         let config = lock_proto::etcd::Config::parse(MEMBER).unwrap().session_ttl(Duration::from_secs(3));
-        assert_eq!(candidate.settings, StoreSettings::Etcd(config));
+        assert_eq!(candidate.backend, Backend::Store(StoreSettings::Etcd(config)));
         let url = "zk://a,b/x?tick_ms=300";
         let config = |ttl| lock_proto::zookeeper::Config::parse(url).unwrap().session_ttl(Duration::from_millis(ttl));
-        assert_eq!(run(&["--backend", url], None).settings, StoreSettings::ZooKeeper(config(2_000)));
+        let zookeeper = |ttl| Backend::Store(StoreSettings::ZooKeeper(config(ttl)));
+        assert_eq!(run(&["--backend", url], None).backend, zookeeper(2_000));
         let observer = run(&["--backend", url, "--name", "n", "--observe"], None);
-        assert_eq!(observer.settings, StoreSettings::ZooKeeper(config(10_000)));
+        assert_eq!(observer.backend, zookeeper(10_000));
         assert_eq!(
             run(&["--name", "board", "--observe"], Some(MEMBER)).role,
             Role::Observer { name: b"board".to_vec() }
@@ -196,7 +208,7 @@ mod tests {
 
     #[test]
     fn backend_option_overrides_environment() {
-        let members = |args: Args| super::super::members(&args.settings);
+        let members = |args: Args| args.backend.to_string();
         assert_eq!(members(run(&[], Some(" etcd://a,b:1 "))), "a:2379, b:1");
         assert_eq!(members(run(&["--backend", "etcd://c"], Some("etcd://a"))), "c:2379");
     }
@@ -212,6 +224,8 @@ mod tests {
             (&["--backend", "etcd://a", "--backend", "etcd://b"], "one URL"),
             (&["--backend", "etcd://u:hunter2@a:99999"], "--backend"),
             (&["--backend", "etcd://a", "--ttl", "0"], "--ttl: session_ttl"),
+            (&["--backend", "kube://a"], "tools with the feature `kubernetes`"),
+            (&["--backend", "etcd://a", "--create-table"], "postgres://"),
             (&["--name", "n", "--observe", "--ttl", "5s"], "--ttl"),
             (&["--ttl", "soon"], "soon"),
             (&["board"], "board"),
@@ -223,6 +237,7 @@ mod tests {
             ("redis://a redis://b redis://c", "Redis has no elections"),
             ("etcd://a etcd://b", "LOCK_BACKEND: "),
             ("etcd://a:99999", "LOCK_BACKEND: "),
+            ("nats://a/b", "LOCK_BACKEND: "),
         ] {
             let Err(Usage(message)) = read(&[], Some(list)) else { panic!("{list:?} was understood") };
             assert!(message.contains(part) && !message.contains("--backend"), "{list:?}: {message}");

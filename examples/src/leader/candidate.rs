@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use lock_driver::{LeadershipEnd, Observer, ResignHandle, StopSignal, StoreSettings};
+use lock_driver::{LeadershipEnd, Observer, ResignHandle, StopSignal};
 use lock_proto::Fence;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -14,6 +14,7 @@ use tokio::{select, time};
 
 use super::demo::Broken;
 use crate::cli::SHUTDOWN_TIMEOUT;
+use crate::cli::backend::Backend;
 use crate::cli::runtime::tokio_runtime;
 
 /// Duration of one piece of a leader's work.
@@ -87,7 +88,7 @@ impl Candidate {
     pub(super) fn start(
         candidate: &'static str,
         name: &str,
-        (settings, ttl): (StoreSettings, Duration),
+        (backend, ttl): (Backend, Duration),
         resource: Arc<Resource>,
         reports: UnboundedSender<Report>,
     ) -> io::Result<Self> {
@@ -97,7 +98,7 @@ impl Candidate {
             let report = |progress| drop(reports.send(Report { candidate, progress }));
             let campaign = async {
                 select! {
-                    end = run(candidate, &name, (settings, ttl), &resource, &report) => end,
+                    end = run(candidate, &name, (backend, ttl), &resource, &report) => end,
                     _ = &mut killed => Ok(()),
                 }
             };
@@ -131,11 +132,11 @@ impl Candidate {
 async fn run(
     candidate: &'static str,
     name: &str,
-    (settings, ttl): (StoreSettings, Duration),
+    (backend, ttl): (Backend, Duration),
     resource: &Resource,
     report: &impl Fn(Progress),
 ) -> Result<(), Broken> {
-    let client = lock_tokio::connect_on_runtime(settings)?;
+    let client = backend.connect().map_err(|failed| failed.why)?;
     let mut leadership = client.election(name).ttl(ttl).campaign(candidate).await?;
     report(Progress::Elected(leadership.fence().ok_or("a leadership has a fencing token")?));
     let value = format!("{candidate}, at work");

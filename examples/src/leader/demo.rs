@@ -6,14 +6,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lock_driver::{ElectionEvent, LeadershipEnd, Observation, Observer, ResignHandle, StoreSettings, call_on_thread};
+use lock_driver::{ElectionEvent, LeadershipEnd, Observation, Observer, ResignHandle, call_on_thread};
 use lock_proto::{Fence, Release};
 use lock_tokio::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time;
 
 use super::candidate::{Candidate, Progress, Report, Resource};
-use super::{members, report_failure};
+use super::report_failure;
+use crate::cli::backend::Backend;
 use crate::cli::stdio::print_error;
 use crate::cli::{SHUTDOWN_TIMEOUT, exit, run_number};
 use crate::transcript::Transcript;
@@ -26,24 +27,25 @@ const TERM: Duration = Duration::from_millis(500);
 /// Error that ends the demonstration early.
 pub(super) type Broken = Box<dyn core::error::Error + Send + Sync>;
 
-pub(super) async fn run_demo(client: &Client, settings: &StoreSettings, ttl: Duration) -> u8 {
+pub(super) async fn run_demo(client: &Client, backend: &Backend, ttl: Duration) -> u8 {
     let name = format!("leader-example-{:016x}", run_number());
-    let members = members(settings);
     match client.election(&name).leader().await {
         Ok(_) => {}
         Err(error) if error.is_unreachable() => {
-            print_error(&format_args!("no answer from {members}: {error}"));
-            print_error(
-                &"an etcd or a ZooKeeper is needed: start one, `etcd --data-dir $(mktemp -d)`, or name one, \
-                  --backend etcd://host:port or zk://host:port",
-            );
+            print_error(&format_args!("no answer from {backend}: {error}"));
+            if let Backend::Store(_) = backend {
+                print_error(
+                    &"an etcd or a ZooKeeper is needed: start one, `etcd --data-dir $(mktemp -d)`, or name one, \
+                      --backend etcd://host:port or zk://host:port",
+                );
+            }
             return exit::UNREACHABLE;
         }
         Err(error) => return report_failure(&error),
     }
     let transcript = Transcript::new();
-    transcript.log(&format!("the store answers at {members}; the election is `{name}`"));
-    if let Err(error) = run(&transcript, client, (settings, ttl), &name).await {
+    transcript.log(&format!("the store answers at {backend}; the election is `{name}`"));
+    if let Err(error) = run(&transcript, client, (backend, ttl), &name).await {
         transcript.fail(&format!("the demonstration stopped: {error}"));
     }
     if transcript.passed() {
@@ -58,7 +60,7 @@ pub(super) async fn run_demo(client: &Client, settings: &StoreSettings, ttl: Dur
 async fn run(
     transcript: &Transcript,
     client: &Client,
-    (settings, ttl): (&StoreSettings, Duration),
+    (backend, ttl): (&Backend, Duration),
     name: &str,
 ) -> Result<(), Broken> {
     let election = client.election(name);
@@ -72,7 +74,7 @@ async fn run(
         .iter()
         .map(|value| {
             let candidate =
-                Candidate::start(value, name, (settings.clone(), ttl), Arc::clone(&resource), sender.clone())?;
+                Candidate::start(value, name, (backend.clone(), ttl), Arc::clone(&resource), sender.clone())?;
             Ok((*value, candidate))
         })
         .collect::<io::Result<_>>()?;

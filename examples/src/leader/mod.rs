@@ -1,6 +1,6 @@
-//! `leader`: elections on etcd, on ZooKeeper, or in a folder. Demonstrates and checks a small
-//! election, or runs a candidate or an observer, which also works together with `etcdctl elect` or
-//! Curator's `LeaderLatch`.
+//! `leader`: elections on every store but Redis. Demonstrates and checks a small election, or runs a
+//! candidate or an observer, which also works together with `etcdctl elect` or Curator's
+//! `LeaderLatch`.
 
 mod args;
 mod campaign;
@@ -9,24 +9,27 @@ mod demo;
 
 use std::ffi::{OsStr, OsString};
 
-use lock_driver::{AcquireError, StoreSettings};
+use lock_driver::{AcquireError, Client};
 
 use args::{Args, Parsed, Role, parse};
 
+use crate::cli::backend::Backend;
 use crate::cli::failed::Failed;
 use crate::cli::log::show_log;
 use crate::cli::output::print_text;
+use crate::cli::register::StoreUrl;
 use crate::cli::runtime::{block_on, tokio_runtime};
 use crate::cli::stdio::{print_error, run_tool};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
-/// Runs the program and returns its exit code.
-pub fn main(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> u8 {
-    run_tool("leader", || start(args, default))
+/// Runs the program and returns its exit code. `default` is the value of `LOCK_BACKEND`, `stores` are
+/// more than those of this package.
+pub fn main(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>, stores: &'static [StoreUrl]) -> u8 {
+    run_tool("leader", || start(args, default, stores))
 }
 
-fn start(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> u8 {
-    let args = match parse(args, default) {
+fn start(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>, stores: &'static [StoreUrl]) -> u8 {
+    let args = match parse(args, default, stores) {
         Ok(Parsed::Run(args)) => *args,
         Ok(Parsed::Print(text)) => return print_text("leader", &text),
         Err(error) => {
@@ -50,16 +53,16 @@ fn start(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> u
     }
 }
 
-async fn run(Args { settings, ttl, role, .. }: Args) -> u8 {
-    let client = match lock_tokio::connect_with(settings.clone()) {
+async fn run(Args { backend, ttl, role, .. }: Args) -> u8 {
+    let client = match connect(&backend).await {
         Ok(client) => client,
-        Err(error) => {
-            print_error(&error);
-            return Failed::connecting(&error).code;
+        Err(failed) => {
+            print_error(&failed);
+            return failed.code;
         }
     };
     let code = match role {
-        Role::Demo => demo::run_demo(&client, &settings, ttl).await,
+        Role::Demo => demo::run_demo(&client, &backend, ttl).await,
         Role::Candidate { name, value } => campaign::campaign(&client, &name, ttl, &value).await,
         Role::Observer { name } => campaign::observe(&client, &name).await,
     };
@@ -68,19 +71,14 @@ async fn run(Args { settings, ttl, role, .. }: Args) -> u8 {
     code
 }
 
-/// The servers in these settings, or the folder.
-fn members(settings: &StoreSettings) -> String {
-    let members: Vec<String> = match settings {
-        StoreSettings::Etcd(config) => config.endpoints().iter().map(ToString::to_string).collect(),
-        StoreSettings::ZooKeeper(config) => config.servers().iter().map(ToString::to_string).collect(),
-        StoreSettings::File(config) => vec![config.folder.display().to_string()],
-        StoreSettings::Redis(_) | _ => Vec::new(),
-    };
-    members.join(", ")
+async fn connect(backend: &Backend) -> Result<Client, Failed> {
+    backend.prepare().await?;
+    backend.connect()
 }
 
 /// Prints the error and returns the exit code.
 fn report_failure(error: &AcquireError) -> u8 {
-    print_error(error);
-    exit::of_failure(error.kind())
+    let failed = Failed::acquiring(error);
+    print_error(&failed);
+    failed.code
 }

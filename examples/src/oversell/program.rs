@@ -7,10 +7,11 @@ use clap::Parser;
 use lock_driver::StoreSettings;
 
 use super::{BUYERS, Locking, Outcome, STOCK, Stall, TTL, run_sale, run_sale_on};
-use crate::cli::args::{backends, backends_or_folder, parse_or_exit};
+use crate::cli::args::parse_or_exit;
+use crate::cli::backend::Backend;
 use crate::cli::failed::{Failed, check_servers};
 use crate::cli::runtime::Runtime;
-use crate::cli::{SHUTDOWN_TIMEOUT, Usage, exit, print, run_number};
+use crate::cli::{SHUTDOWN_TIMEOUT, exit, print, run_number};
 
 /// Sells to more buyers than there are goods, under locks of this library. Takes about ten TTLs: some
 /// 20 s, or minutes on ZooKeeper with a long tick.
@@ -43,15 +44,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
     }
     print(&format_args!("{BUYERS} buyers, each a client of its own, {STOCK} items in stock."));
     print(&"Every fourth buyer stalls for longer than the TTL. Items oversold:\n");
-    let sold = backends(given, default_backends)
-        .and_then(|urls| backends_or_folder(urls, "locks"))
-        .map_err(|Usage(why)| Failed::usage(why))
-        .and_then(|(settings, notice)| {
-            if let Some(notice) = notice {
-                eprintln!("oversell: {notice}");
-            }
-            sell_on(&settings)
-        });
+    let chosen = Backend::choose(given, default_backends, &[], "locks").map_err(Failed::usage);
+    let sold = chosen.and_then(|(backend, notice)| {
+        if let Some(notice) = notice {
+            eprintln!("oversell: {notice}");
+        }
+        sell_on(&backend)
+    });
     match sold {
         Ok(rows) => print_table(&rows),
         Err(Failed { code, why }) => {
@@ -64,20 +63,20 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
 type Row = (Locking, [Outcome; Stall::ALL.len()]);
 
 /// Runs all sales at the same time, each under its own lock.
-fn sell_on(settings: &StoreSettings) -> Result<Vec<Row>, Failed> {
-    let has_fences = !matches!(settings, StoreSettings::Redis(config) if config.is_quorum());
+fn sell_on(backend: &Backend) -> Result<Vec<Row>, Failed> {
+    let has_fences = !matches!(backend, Backend::Store(StoreSettings::Redis(config)) if config.is_quorum());
     let lockings = if has_fences { &[Locking::Ours, Locking::Fenced][..] } else { &[Locking::Ours] };
     // The buyers would wait for the servers until their turn should have come.
     Runtime::Tokio.block_on(async {
-        let client = Runtime::Tokio.client(settings.clone().into()).map_err(Failed::usage)?;
+        let client = backend.connect()?;
         let answer = check_servers(&client).await;
         client.shutdown(SHUTDOWN_TIMEOUT).await;
         answer
     })??;
     // The same names each time in a folder, which keeps a record of each name.
-    let run = if matches!(settings, StoreSettings::File(_)) { 0 } else { run_number() };
+    let run = if matches!(backend, Backend::Store(StoreSettings::File(_))) { 0 } else { run_number() };
     let sell = |locking: Locking, stall: Stall| {
-        run_sale_on(settings, &format!("oversell:{run:016x}:{locking:?}:{stall:?}"), locking, stall)
+        run_sale_on(backend, &format!("oversell:{run:016x}:{locking:?}:{stall:?}"), locking, stall)
     };
     thread::scope(|scope| {
         let sell = &sell;

@@ -5,13 +5,12 @@ use core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use lock_driver::StoreSettings;
 use lock_tokio::Client;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use super::{BUYERS, Locking, Outcome, READING, STOCK, Stall, Table, WORKING, stalls};
-use crate::cli::args::with_ttl;
+use crate::cli::backend::Backend;
 use crate::cli::failed::Failed;
 
 /// TTL of the locks, unless the store only has longer ones. The shortest that an etcd server with
@@ -30,8 +29,8 @@ const WAIT_TTLS: u32 = 30;
 ///
 /// The settings are invalid, or a buyer did not get the lock: the servers are unreachable or refuse
 /// the client.
-pub fn run_sale_on(settings: &StoreSettings, name: &str, locking: Locking, stall: Stall) -> Result<Outcome, Failed> {
-    let (settings, ttl) = with_ttl(settings.clone(), LEAST_TTL).map_err(Failed::usage)?;
+pub fn run_sale_on(backend: &Backend, name: &str, locking: Locking, stall: Stall) -> Result<Outcome, Failed> {
+    let (backend, ttl, _) = backend.clone().with_ttl(None, LEAST_TTL).map_err(Failed::usage)?;
     let shop = Shop {
         name,
         ttl,
@@ -44,7 +43,7 @@ pub fn run_sale_on(settings: &StoreSettings, name: &str, locking: Locking, stall
         }),
     };
     let results: Vec<_> = thread::scope(|scope| {
-        let buyers: Vec<_> = (0..BUYERS).map(|_| scope.spawn(|| shop.serve(&settings))).collect();
+        let buyers: Vec<_> = (0..BUYERS).map(|_| scope.spawn(|| shop.serve(&backend))).collect();
         let ended = |buyer: thread::ScopedJoinHandle<'_, _>| {
             buyer.join().unwrap_or_else(|_| Err(Failed::unreachable("a buyer's thread panicked")))
         };
@@ -75,11 +74,11 @@ impl Shop<'_> {
     }
 
     /// Serves one buyer, with a client of its own.
-    fn serve(&self, settings: &StoreSettings) -> Result<(), Failed> {
+    fn serve(&self, backend: &Backend) -> Result<(), Failed> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Failed::unreachable)?;
         runtime.block_on(async {
             // A buyer that is stopped stops its driver too.
-            let client = lock_tokio::connect_on_runtime(settings.clone()).map_err(Failed::usage)?;
+            let client = backend.connect()?;
             let result = self.sell(&client).await;
             client.shutdown(self.ttl).await;
             result

@@ -10,10 +10,9 @@ use lock_proto::redis::Wake;
 use lock_proto::{Backoff, DEFAULT_TTL, Wait};
 
 use super::child::{self, Parent};
-use crate::cli::args::{
-    self, Line, WakeMode, backends, backends_or_folder, invalid_option, password, raised_ttl, time, with_ttl,
-};
-use crate::cli::register::{RegisterBackend, no_table};
+use crate::cli::args::{self, Line, WakeMode, invalid_option, time};
+use crate::cli::backend::Backend;
+use crate::cli::register::{POLL, StoreUrl};
 use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, usage};
 
@@ -38,13 +37,15 @@ struct Options {
     /// ?ca=FILE&cert=FILE&key=FILE. A password may also be in a file, ?password_file=FILE, or in
     /// $LOCK_PASSWORD, which the command inherits, with ?user=NAME for the user. Or once
     /// file:///PATH, a folder for the processes of this machine, or sqlite:///PATH, a file of SQLite
-    /// for them, or postgres://[user[:password]@]host[:port]/database, a table of Postgres
+    /// for them, or postgres://[user[:password]@]host[:port]/database, a table of Postgres; in a
+    /// build of lock-tokio/stores/tools also s3://BUCKET/PREFIX, gs://BUCKET/PREFIX,
+    /// az://CONTAINER/PREFIX, kube://NAMESPACE or nats://HOST/BUCKET
     /// [default: $LOCK_BACKEND (separated by spaces), else a folder of this user]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 
-    /// TTL of the lock after its last renewal; etcd rounds it up to whole seconds, and on ZooKeeper
-    /// it is at least five ticks [default: 10s]
+    /// TTL of the lock after its last renewal; etcd rounds it up to whole seconds, on ZooKeeper it
+    /// is at least five ticks, and on Kubernetes 3s [default: 10s]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time)]
     ttl: Option<Duration>,
 
@@ -56,16 +57,17 @@ struct Options {
     #[arg(long)]
     create_table: bool,
 
-    /// Polling interval while waiting, on Redis, Postgres and SQLite and in a folder: etcd and
-    /// ZooKeeper notify the next waiter.
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time, default_value = "50ms")]
-    poll: Duration,
+    /// Polling interval while waiting, but on etcd and ZooKeeper, which notify the next waiter
+    /// [default: 50ms; object stores, Kubernetes and NATS: 1s]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time)]
+    poll: Option<Duration>,
 
     /// notify: wake one waiter on release; poll: rely on polling only; for Redis.
     #[arg(long, value_name = "MODE", hide_possible_values = true, default_value = "notify")]
     wake: WakeMode,
 
-    /// tokio, smol, async-std or blocking (threads without async); Postgres and SQLite need tokio.
+    /// tokio, smol, async-std or blocking (threads without async); Redis, etcd, ZooKeeper and a folder
+    /// work on all, other stores on tokio.
     #[arg(long, value_name = "NAME", hide_possible_values = true, default_value = "tokio")]
     runtime: RuntimeName,
 
@@ -166,15 +168,6 @@ enum Grace {
     Fraction(u32),
 }
 
-/// Where the lock is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// A store of the library.
-    Store(StoreSettings),
-    /// A store of a crate of its own.
-    Register(RegisterBackend),
-}
-
 /// A program and its arguments.
 pub type CommandLine = (OsString, Vec<OsString>);
 
@@ -218,12 +211,16 @@ pub enum Parsed {
 }
 
 /// Parses the command line without the program's name; `default_backends` is the value of
-/// `LOCK_BACKEND`.
+/// `LOCK_BACKEND`, `stores` are more than those of this package.
 ///
 /// # Errors
 ///
 /// [`Usage`] names the first invalid value and what is allowed.
-pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>) -> Result<Parsed, Usage> {
+pub fn parse(
+    args: impl IntoIterator<Item = OsString>,
+    default_backends: Option<&OsStr>,
+    stores: &'static [StoreUrl],
+) -> Result<Parsed, Usage> {
     let args: Vec<OsString> = args.into_iter().collect();
     if let Some((parent, command)) = child::requested(&args) {
         return Ok(Parsed::Become { parent, command });
@@ -238,28 +235,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     if command.is_none() && ends_with_dashes {
         return usage("no command after --");
     }
-    let urls = backends(options.backends, default_backends)?;
-    let register = urls.as_deref().map(RegisterBackend::parse).transpose()?.flatten();
-    let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
-    let poll = Backoff::fixed(options.poll);
-    let (backend, ttl, notice) = if let Some(register) = register {
-        if !matches!(options.runtime, RuntimeName::Tokio) {
-            return usage("--runtime: Postgres and SQLite need tokio");
-        }
-        let register = register.default_password(password())?.create_table(options.create_table)?;
-        let register = register.config(|config| config.poll(poll));
-        register.settings().check().map_err(invalid_option)?;
-        (Backend::Register(register), ttl, None)
-    } else if options.create_table {
-        return no_table();
-    } else {
-        let (settings, notice) = backends_or_folder(urls, "locks")?;
-        let (settings, ttl) = with_ttl(settings, ttl)?;
-        let notice = notice.or_else(|| raised_ttl(&settings, options.ttl, ttl));
-        let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, lock_proto::MAX_TTL));
-        let settings = with_options(settings, poll, options.wake.into(), quarantine)?;
-        (Backend::Store(settings), ttl, notice)
-    };
+    let (backend, notice) = Backend::choose(options.backends, default_backends, stores, "locks")?;
+    let backend = backend.create_table(options.create_table)?;
+    let (backend, ttl, raised) = backend.with_ttl(options.ttl, DEFAULT_TTL)?;
+    let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, lock_proto::MAX_TTL));
+    let backend = with_options(backend, options.poll.map(Backoff::fixed), options.wake.into(), quarantine)?;
+    let notice = notice.or(raised);
     let grace = match options.grace {
         Grace::Time(time) => time,
         Grace::Fraction(divisor) => ttl / divisor,
@@ -272,24 +253,25 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     Ok(Parsed::Run(Box::new(Args { name, ttl, wait: options.wait, backend, runtime, grace, command, notice })))
 }
 
-fn with_options(
-    settings: StoreSettings,
-    poll: Backoff,
-    wake: Wake,
-    quarantine: Duration,
-) -> Result<StoreSettings, Usage> {
-    Ok(match settings {
-        StoreSettings::Redis(config) => {
-            let config = config.poll(poll).wake(wake).quarantine(quarantine);
+/// Without `poll`, each store has an interval of its own.
+fn with_options(backend: Backend, poll: Option<Backoff>, wake: Wake, quarantine: Duration) -> Result<Backend, Usage> {
+    Ok(match backend {
+        Backend::Store(StoreSettings::Redis(config)) => {
+            let config = config.poll(poll.unwrap_or(POLL)).wake(wake).quarantine(quarantine);
             config.check().map_err(invalid_option)?;
-            StoreSettings::Redis(config)
+            Backend::Store(StoreSettings::Redis(config))
         }
-        StoreSettings::File(mut file) => {
-            file.config = file.config.poll(poll);
+        Backend::Store(StoreSettings::File(mut file)) => {
+            file.config = file.config.poll(poll.unwrap_or(POLL));
             file.config.check().map_err(invalid_option)?;
-            StoreSettings::File(file)
+            Backend::Store(StoreSettings::File(file))
         }
-        other @ (StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_) | _) => other,
+        Backend::Register(register) => {
+            let register = if let Some(poll) = poll { register.poll(poll) } else { register };
+            register.settings().check().map_err(invalid_option)?;
+            Backend::Register(register)
+        }
+        other @ Backend::Store(StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_) | _) => other,
     })
 }
 

@@ -5,7 +5,7 @@ use lock_proto::redis::Wake;
 use super::*;
 
 fn read(line: &[&str]) -> Result<Parsed, Usage> {
-    parse(line.iter().map(OsString::from), None)
+    parse(line.iter().map(OsString::from), None, &[])
 }
 
 fn run(line: &[&str]) -> Args {
@@ -36,7 +36,7 @@ fn defaults_match_contract() {
 #[test]
 fn backend_option_overrides_environment() {
     let list = Some(OsStr::new(" redis://a redis://b  redis://c "));
-    let nodes = |line: &[&str]| match parse(line.iter().map(OsString::from), list) {
+    let nodes = |line: &[&str]| match parse(line.iter().map(OsString::from), list, &[]) {
         Ok(Parsed::Run(args)) => match args.backend {
             Backend::Store(StoreSettings::Redis(config)) => config.nodes().len(),
             other @ (Backend::Store(_) | Backend::Register(_)) => panic!("{other:?}"),
@@ -53,10 +53,10 @@ fn variable_that_is_not_utf8_is_usage_error() {
     use std::os::unix::ffi::OsStrExt as _;
 
     let variable = Some(OsStr::from_bytes(b"redis://:p\xe4ss@a"));
-    let error = parse([OsString::from("job")], variable).unwrap_err();
+    let error = parse([OsString::from("job")], variable, &[]).unwrap_err();
     assert_eq!(error.0, "LOCK_BACKEND is not UTF-8; a URL has other bytes as %XX");
     let given = ["--backend", "redis://b", "job"].map(OsString::from);
-    assert!(parse(given, variable).is_ok(), "it is not used");
+    assert!(parse(given, variable, &[]).is_ok(), "it is not used");
 }
 
 #[test]
@@ -159,6 +159,8 @@ fn usage_error_names_cause() {
         (&["--backend", "zk://a?tick=5", "job"], "tick_ms"),
         (&["--backend", "zk://a", "--ttl", "0", "job"], "--ttl: session_ttl must be"),
         (&["--backend", "mysql://a", "job"], "--backend"),
+        (&["--backend", "s3://a/b", "job"], "tools with the feature `object-store`"),
+        (&["--backend", "redis://a", "--create-table", "job"], "postgres://"),
         (&["--poll", "0", "job"], "--poll: poll.every must be"),
         (&["--wait", "-1", "job"], "'-1' for '--wait <TIME>': expected a duration"),
         (&["--ttl", "-5s", "job"], "'-5s' for '--ttl <TIME>': expected a duration"),
@@ -188,4 +190,33 @@ fn password_is_never_shown() {
         let shown = format!("{:?}", run(&["--backend", &url, "job"]));
         assert!(!shown.contains("hunter2"), "{shown}");
     }
+}
+
+/// A store whose waiters poll once a second, with a shortest TTL.
+static SLOW: &[StoreUrl] = &[StoreUrl {
+    schemes: &["slow"],
+    connect: |_, _| Err(lock_driver::ConnectError::NoRuntime),
+    config: lock_proto::register::Config::new,
+    min_ttl: Some((Duration::from_secs(3), "as told")),
+    create_table: None,
+    default_password: None,
+}];
+
+#[test]
+fn store_of_another_package_has_its_own_interval_and_shortest_ttl() {
+    let run = |line: &[&str]| match parse(line.iter().map(OsString::from), Some(OsStr::new("slow://a")), SLOW) {
+        Ok(Parsed::Run(args)) => *args,
+        other => panic!("{other:?}"),
+    };
+    let settings = |args: &Args| match &args.backend {
+        Backend::Register(register) => register.settings().clone(),
+        other @ Backend::Store(_) => panic!("{other:?}"),
+    };
+    let config = lock_proto::register::Config::new;
+    let args = run(&["job"]);
+    assert_eq!((settings(&args), args.ttl, args.notice), (config(), Duration::from_secs(10), None));
+    let args = run(&["--poll", "50ms", "--ttl", "1s", "job"]);
+    assert_eq!(settings(&args), config().poll(POLL));
+    assert_eq!((args.ttl, args.grace), (Duration::from_secs(3), Duration::from_secs(1)));
+    assert_eq!(args.notice.as_deref(), Some("--ttl 1s became 3s: as told"));
 }

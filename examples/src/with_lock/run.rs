@@ -23,6 +23,7 @@ use crate::cli::failed::Failed;
 use crate::cli::log::show_log;
 use crate::cli::name::{DisplayName, ShortName};
 use crate::cli::output::print_text;
+use crate::cli::register::StoreUrl;
 use crate::cli::signals::is_ignored;
 use crate::cli::stdio::{on_stdout_failure, print_error, print_line, run_tool, start_stderr, stdout_failure};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
@@ -52,12 +53,18 @@ const SAME_STOP: Duration = Duration::from_secs(1);
 const UNCONFIRMED_WAIT: &str = "the end of the wait is unconfirmed; what it left on the server ends with its TTL";
 
 /// Runs the tool and returns its exit code. Call it on the main thread, see [`Running::start`].
-pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>) -> u8 {
-    run_tool("with-lock", || run(args, default_backends))
+///
+/// `default_backends` is the value of `LOCK_BACKEND`, `stores` are more than those of this package.
+pub fn main(
+    args: impl IntoIterator<Item = OsString>,
+    default_backends: Option<&OsStr>,
+    stores: &'static [StoreUrl],
+) -> u8 {
+    run_tool("with-lock", || run(args, default_backends, stores))
 }
 
-fn run(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>) -> u8 {
-    let args = match parse(args, default_backends) {
+fn run(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>, stores: &'static [StoreUrl]) -> u8 {
+    let args = match parse(args, default_backends, stores) {
         Ok(Parsed::Run(args)) => *args,
         Ok(Parsed::Print(text)) => return print_text("with-lock", &text),
         Ok(Parsed::Become { parent, command }) => return child::become_command(parent, &command),
@@ -499,7 +506,7 @@ mod tests {
     /// The process may pause between the acquisition and the start.
     #[test]
     fn command_is_not_started_without_the_lock() {
-        let Ok(Parsed::Run(args)) = parse(["job"].map(OsString::from), None) else { panic!() };
+        let Ok(Parsed::Run(args)) = parse(["job"].map(OsString::from), None, &[]) else { panic!() };
         let (sender, events) = channel();
         let waiter = Waiter::start(sender.clone()).unwrap();
         let (handle, driver_ended) = (Box::new(FakeHandle(sender)), Cell::new(false));

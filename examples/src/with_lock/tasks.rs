@@ -9,11 +9,10 @@ use lock_proto::Release;
 use smol::channel::{Receiver, bounded};
 use smol::future::or;
 
-use super::args::{Args, Backend};
+use super::args::Args;
 use super::event::{Held, LockHandle, MainEvent, acquiring};
 use crate::cli::SHUTDOWN_TIMEOUT;
 use crate::cli::failed::Failed;
-use crate::cli::register::name_option;
 use crate::cli::runtime::{Runtime, block_on, tokio_runtime};
 
 struct TaskHandle {
@@ -43,20 +42,13 @@ pub(super) fn start(runtime: Runtime, args: &Args, events: Sender<MainEvent>) ->
 }
 
 fn run(runtime: Runtime, args: &Args, events: &Sender<MainEvent>, stop: &Receiver<()>) -> MainEvent {
-    let client = || match &args.backend {
-        Backend::Store(settings) => runtime.client(settings.clone().into()).map_err(|error| Failed::connecting(&error)),
-        Backend::Register(_) => Err(Failed::usage("this store needs tokio")),
+    let client = || {
+        let settings = args.backend.on_any_runtime()?.clone();
+        runtime.client(settings.into()).map_err(|error| Failed::connecting(&error))
     };
     let on_tokio = async {
-        let client = match &args.backend {
-            Backend::Store(_) => client()?,
-            Backend::Register(register) => register.connect().await?,
-        };
-        let mut end = acquire_and_hold(client, args, events, stop).await;
-        if let MainEvent::Failed(failed) = &mut end {
-            name_option(failed);
-        }
-        Ok(end)
+        args.backend.prepare().await?;
+        Ok(acquire_and_hold(args.backend.connect()?, args, events, stop).await)
     };
     let ended = match runtime {
         Runtime::Tokio => tokio_runtime().and_then(|runtime| block_on(runtime, on_tokio)),

@@ -10,7 +10,7 @@ use futures_util::FutureExt as _;
 use lock_driver::{AcquireError, Acquiring, Client, Guard, Observer};
 use lock_proto::Release;
 
-use super::args::{Args, Backend};
+use super::args::Args;
 use super::event::{Held, LockHandle, MainEvent, acquiring};
 use super::run::no_thread;
 use crate::cli::SHUTDOWN_TIMEOUT;
@@ -26,8 +26,8 @@ struct ThreadHandle {
 ///
 /// A value is invalid, or the system has no thread.
 pub(super) fn start(args: &Args, events: Sender<MainEvent>) -> Result<Box<dyn LockHandle>, Failed> {
-    let Backend::Store(settings) = &args.backend else { return Err(Failed::usage("this store needs tokio")) };
-    let connected = lock_tokio::blocking::connect_with(settings.clone());
+    let settings = args.backend.on_any_runtime()?.clone();
+    let connected = lock_tokio::blocking::connect_with(settings);
     let client = connected.map_err(|error| Failed::connecting(&error))?;
     let acquiring = acquiring(&client, args, &events);
     let (stop, stopped) = channel();

@@ -1,6 +1,8 @@
 //! Runs programs and captures their output.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod stores;
+
 use core::time::Duration;
 use std::fs;
 use std::io::{Read, Write as _};

@@ -1,10 +1,10 @@
 //! Locks in a file of SQLite and in a table of Postgres.
 
 use lock_testkit::wait_until;
-use rustix::process::Signal;
 use store_testkit::Postgres;
 
-use crate::harness::{Ended, LONG, Scratch, Tool, ms};
+use crate::harness::{LONG, Scratch, Tool};
+use crate::kit::stores::{assert_usage, check_locks};
 
 /// These stores need tokio.
 fn start_with(url: &str, args: &[&str], env: &[(&str, &str)]) -> Tool {
@@ -15,33 +15,11 @@ fn start(url: &str, args: &[&str]) -> Tool {
     start_with(url, args, &[])
 }
 
-#[track_caller]
-fn assert_usage(ended: &Ended, word: &str) {
-    assert!(ended.code == 64 && ended.err.contains(word), "{ended:?}");
-}
-
-/// One holder at a time; the next one after a release, and after a kill when the TTL has passed.
-fn check_locks(url: &str) {
-    let holder = start(url, &["--ttl", "2s", "job"]);
-    holder.wait_for_out("held");
-    let attempt = || start(url, &["--ttl", "2s", "--wait", "0", "job", "--", "true"]).end();
-    let ended = attempt();
-    assert_eq!(ended.code, 75, "{ended:?}");
-    let next = start(url, &["--ttl", "2s", "job"]);
-    assert_eq!(holder.terminate().code, 0);
-    next.wait_for_out("held");
-    next.signal(Signal::KILL);
-    let ended = attempt();
-    assert_eq!(ended.code, 75, "before the TTL: {ended:?}");
-    let ended = start(url, &["--ttl", "2s", "job", "--", "true"]).end();
-    // The TTL, a second, and the start on a busy machine.
-    assert!(ended.code == 0 && ended.took < ms(8_000), "{ended:?}");
-}
-
 #[test]
 fn file_of_sqlite_locks_between_processes() {
     let scratch = Scratch::new();
-    check_locks(&format!("sqlite://{}", scratch.path("locks.db")));
+    let url = format!("sqlite://{}", scratch.path("locks.db"));
+    check_locks(|args| start(&url, args));
 }
 
 #[test]
@@ -54,7 +32,8 @@ fn table_of_postgres_locks_between_processes_and_is_created_on_request_alone() {
         let ended = start(&server.url(), &["--create-table", "job", "--", "true"]).end();
         assert_eq!(ended.code, 0, "{ended:?}");
     }
-    check_locks(&server.url().replace("postgres://", "postgresql://"));
+    let url = server.url().replace("postgres://", "postgresql://");
+    check_locks(|args| start(&url, args));
 }
 
 #[test]
@@ -81,11 +60,18 @@ fn invalid_urls_and_options_are_usage_errors() {
     assert_usage(&run("file:///a", &["--create-table"]), "postgres://");
     assert_usage(&run("sqlite:///a", &["--poll", "0"]), "--poll");
     for runtime in ["smol", "async-std", "blocking"] {
-        assert_usage(&run("sqlite:///a", &["--runtime", runtime]), "need tokio");
+        assert_usage(&run("sqlite:///a", &["--runtime", runtime]), "needs tokio");
     }
-    let ended = run("postgres://app:secret@127.0.0.1:port/db", &[]);
-    assert_usage(&ended, "Postgres");
-    assert!(!ended.err.contains("secret"), "{ended:?}");
+    for (url, feature) in [("s3://a/b", "object-store"), ("kube://a", "kubernetes"), ("nats://a/b", "nats")] {
+        let ended = run(url, &[]);
+        assert_usage(&ended, "lock-tokio/stores/tools");
+        assert!(ended.err.contains(feature), "{ended:?}");
+    }
+    for url in ["postgres://app:secret@127.0.0.1:port/db", "postgres://app:se/cret@127.0.0.1/db"] {
+        let ended = run(url, &[]);
+        assert_usage(&ended, "Postgres");
+        assert!(!ended.err.contains("secret") && !ended.err.contains(":se"), "{ended:?}");
+    }
 }
 
 #[test]
