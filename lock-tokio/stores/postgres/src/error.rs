@@ -18,15 +18,16 @@ pub(crate) fn is_locked(error: &Error) -> bool {
     error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
-/// Whether another transaction has created the same table, or one of its parts.
-pub(crate) fn is_duplicate(error: &Error) -> bool {
-    let states = [SqlState::UNIQUE_VIOLATION, SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT];
-    error.code().is_some_and(|code| states.contains(code))
-}
-
 /// Whether the statement was undone because of another transaction: it may be run again.
 pub(crate) fn is_undone(error: &Error) -> bool {
     error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE)
+}
+
+/// Whether another transaction has created the same table meanwhile: `IF NOT EXISTS` does not see it
+/// before it is committed.
+pub(crate) fn is_created(error: &Error) -> bool {
+    let states = [SqlState::DUPLICATE_OBJECT, SqlState::DUPLICATE_TABLE, SqlState::UNIQUE_VIOLATION];
+    error.code().is_some_and(|code| states.contains(code))
 }
 
 /// Whether a connection was refused for something that lasts until somebody mends it: a login, or a

@@ -55,7 +55,7 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use error::{classify, is_duplicate, is_locked};
+use error::{classify, is_created, is_locked};
 use lane::{Backend, Heard, Lane, Parameter};
 use url::Server;
 
@@ -176,8 +176,7 @@ impl PostgresRegister {
     /// The table may or may not be created if the future is dropped.
     pub async fn create_table(&self) -> Result<(), RegisterError> {
         let mut reply = self.main().run(CREATE_TABLE, Vec::new()).await?;
-        // Who creates it at the same time as another one finds it only the second time.
-        if reply.as_ref().is_err_and(is_duplicate) {
+        if reply.as_ref().is_err_and(is_created) {
             reply = self.main().run(CREATE_TABLE, Vec::new()).await?;
         }
         reply.map(drop).map_err(|error| classify(&error))

@@ -113,23 +113,6 @@ async fn missing_table_is_refused_with_the_remedy() {
 }
 
 #[tokio::test]
-async fn table_that_another_client_creates_at_the_same_time_is_found() {
-    let postgres = Postgres::start();
-    let store = store(&postgres.url());
-    let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.expect("a connection");
-    let connection = tokio::spawn(connection);
-    client.batch_execute(&format!("BEGIN; {CREATE_TABLE}")).await.expect("a table");
-    let commit = async {
-        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-        until("it waits", async || (postgres.sql(waits) == "1").then_some(())).await;
-        client.batch_execute("COMMIT").await.expect("a change");
-    };
-    assert_eq!(both(store.create_table(), commit).await, (Ok(()), ()));
-    drop(client);
-    connection.await.expect("a task").expect("it ends");
-}
-
-#[tokio::test]
 async fn missing_permission_is_refused_with_the_remedy() {
     let postgres = server();
     postgres.sql("CREATE ROLE reader LOGIN; GRANT SELECT ON lock_register TO reader");
