@@ -113,7 +113,7 @@ embedding: servers ## Run the programs that embed a machine under other clients,
 	$(CARGO) test $(EMBEDDING) --target-dir target
 
 # Their libraries take minutes to build.
-LATER := --exclude lock-kubernetes --exclude lock-nats
+LATER := --exclude lock-kubernetes --exclude lock-nats --exclude lock-tools
 
 .PHONY: stores
 stores: servers ## Clippy and tests of what runs on databases: Postgres, SQLite, an object store in memory, Redis.
@@ -124,7 +124,7 @@ stores: servers ## Clippy and tests of what runs on databases: Postgres, SQLite,
 MOTO := target/moto
 
 .PHONY: test-stores
-test-stores: stores ## The same, and on MariaDB, NATS, Leases of Kubernetes, an S3 in Python and behind PgBouncer, which are installed.
+test-stores: stores ## The same, and on MariaDB, NATS, Leases of Kubernetes, an S3 in Python and behind PgBouncer, which are installed; with-lock and leader on these.
 	@.ci/install mariadbd my_print_defaults pgbouncer nats-server
 	@[[ -d $(MOTO)/moto ]] || python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --target $(MOTO) 'moto[s3,server]==5.2.5'
 	$(CARGO) clippy $(STORES) --target-dir target --workspace --all-targets --all-features -- -D warnings

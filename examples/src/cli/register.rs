@@ -3,6 +3,7 @@
 use core::fmt;
 use core::pin::Pin;
 use core::time::Duration;
+use std::io;
 
 use lock_driver::register::{Register, RegisterError, connect};
 use lock_driver::{Client, ConnectError};
@@ -71,12 +72,18 @@ const BUILDS: &[(&[&str], &str)] = &[
 /// # Errors
 ///
 /// The URL of the register is invalid, a setting is out of range, or the system has no random
-/// numbers.
+/// numbers or no thread.
 pub fn client_of<R: Register>(
     config: Config,
     register: Result<R, RegisterError>,
 ) -> Result<(Client, impl Future<Output = ()> + use<R>), ConnectError> {
-    let register = register.map_err(|error| ConnectError::Store(error.to_string().into()))?;
+    let register = register.map_err(|error| match error {
+        // A register that is only made sends nothing: the system lacks what it needs.
+        RegisterError::NotSent(text) => ConnectError::Thread(io::Error::other(text.into_string())),
+        error @ (RegisterError::Conflict | RegisterError::Refused(_) | RegisterError::Unknown(_)) => {
+            ConnectError::Store(error.to_string().into())
+        }
+    })?;
     connect(Tokio::new(), config, register)
 }
 
@@ -213,6 +220,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::cli::exit;
 
     fn parse(urls: &[&str], more: &'static [StoreUrl]) -> Result<Option<RegisterBackend>, String> {
         RegisterBackend::parse(&urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>(), more)
@@ -241,6 +249,18 @@ mod tests {
         }
         assert_eq!(parse(&["redis://a"], &[]), Ok(None));
         assert_eq!(parse(&["nats"], &[]), Ok(None));
+    }
+
+    #[test]
+    fn lack_of_threads_is_no_usage_error() {
+        use lock_driver::register::FileRegister;
+
+        let code = |error| {
+            let made = client_of(Config::new(), Err::<FileRegister, _>(error)).map(drop);
+            Failed::connecting(&made.unwrap_err()).code
+        };
+        assert_eq!(code(RegisterError::not_sent("no thread")), exit::NOT_EXECUTABLE);
+        assert_eq!(code(RegisterError::refused("no such URL")), exit::USAGE);
     }
 
     #[test]

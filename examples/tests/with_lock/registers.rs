@@ -53,6 +53,7 @@ fn password_of_postgres_is_that_of_the_environment_and_not_shown() {
 
 #[test]
 fn invalid_urls_and_options_are_usage_errors() {
+    // RF8
     let run = |url: &str, args: &[&str]| start(url, &[args, &["job", "--", "true"]].concat()).end();
     assert_usage(&run("sqlite://", &[]), "sqlite:///path");
     assert_usage(&run("sqlite:///a", &["--backend", "sqlite:///b"]), "once");

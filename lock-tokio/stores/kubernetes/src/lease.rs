@@ -16,8 +16,8 @@ use sha2::{Digest, Sha256};
 /// The annotation.
 const ANNOTATION: &str = "lock-proto/record";
 
-/// The shortest TTL: client-go sees only whole seconds.
-pub(crate) const MIN_TTL: Duration = Duration::from_secs(3);
+/// The shortest TTL of a lock: client-go sees only whole seconds.
+pub const MIN_TTL: Duration = Duration::from_secs(3);
 
 /// The content of the annotation.
 #[derive(Deserialize, Serialize)]

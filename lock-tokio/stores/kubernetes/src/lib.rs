@@ -45,6 +45,7 @@ mod lease;
 mod name;
 mod store;
 
+pub use lease::MIN_TTL;
 pub use store::LeaseRegister;
 
 /// Returns a client on the store of a URL: see [`LeaseRegister::from_url`].

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, dead_code, reason = "tests")]
 
 use core::convert::Infallible;
+use core::fmt::Debug;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -13,11 +14,10 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures_util::stream;
 use http::{Method, Request, Response};
-use http_body::Frame;
+use http_body::{Body, Frame};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use kube::Client;
-use kube::client::Body;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
@@ -80,7 +80,7 @@ impl ApiServer {
     }
 }
 
-impl tower_service::Service<Request<Body>> for ApiServer {
+impl<B: Body<Data: Send, Error: Debug> + Send + 'static> tower_service::Service<Request<B>> for ApiServer {
     type Response = Reply;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>;
@@ -89,11 +89,11 @@ impl tower_service::Service<Request<Body>> for ApiServer {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
         let server = self.clone();
         Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let body = body.collect().await.expect("a body in memory").to_bytes();
+            let body = body.collect().await.expect("a body").to_bytes();
             let mut state = server.0.lock().unwrap();
             state.requests += 1;
             let fault = state.faults.pop_front();

@@ -1,0 +1,9 @@
+//! Takes part in an election, on any store but Redis. See `leader --help`.
+
+use std::env;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let backends = env::var_os("LOCK_BACKEND");
+    ExitCode::from(lock_examples::leader::main(env::args_os().skip(1), backends.as_deref(), lock_tools::STORES))
+}
