@@ -254,7 +254,7 @@ impl World {
                         assert!(!found, "{call} was written, but is answered NotSent: {cause}");
                     }
                 }
-                PipeOutput::Down(Cause::Server(error)) => assert!(error.text.len() <= 200),
+                PipeOutput::Down(Cause::Server(error)) => assert!(error.text.len() <= 400),
                 PipeOutput::Up(_)
                 | PipeOutput::Server(_)
                 | PipeOutput::Down(_)

@@ -112,6 +112,7 @@ pub(super) fn denial(reason: &str) -> Option<ServerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::MAX_TEXT;
 
     fn of(code: Code, message: &str) -> Meaning {
         Meaning::of(&Status::new(code, message))
@@ -190,9 +191,10 @@ mod tests {
 
     #[test]
     fn error_text_is_sanitized_and_truncated() {
-        let status = Status::new(Code::PermissionDenied, alloc::format!("no\u{1b}[31m\n{}", "x".repeat(300)));
+        let status =
+            Status::new(Code::PermissionDenied, alloc::format!("no\u{1b}[31m\n  {}", "x".repeat(2 * MAX_TEXT)));
         let text = Meaning::of(&status).error(&status).text;
-        assert!(text.starts_with("no?[31m?x") && text.len() == 200, "{text}");
+        assert!(text.starts_with("no?[31m x") && text.len() == MAX_TEXT, "{text}");
     }
 
     #[test]

@@ -126,12 +126,12 @@ impl Cause {
 pub struct ServerError {
     /// Its class.
     pub class: ErrorClass,
-    /// The server's message: printable, at most 200 bytes.
+    /// The server's message: printable, at most 400 bytes.
     pub text: Box<str>,
 }
 
 impl ServerError {
-    /// Creates an error from a message, which is made printable and cut to 200 bytes.
+    /// Creates an error from a message, which is made printable and cut to 400 bytes.
     #[must_use]
     pub fn new(class: ErrorClass, text: &str) -> Self {
         Self { class, text: printable(text, "") }
@@ -155,10 +155,19 @@ pub enum ErrorClass {
     Unclear,
 }
 
-/// Formats a server's message and an added hint for a log: printable, at most 200 bytes in all.
+/// Formats a server's message and an added hint for a log: printable, at most 400 bytes in all. A
+/// line break becomes a space.
 pub(crate) fn printable(text: &str, hint: &str) -> Box<str> {
     let mut shown = String::new();
-    for c in text.trim().chars().map(|c| if c.is_control() { '?' } else { c }) {
+    for c in text.trim().chars() {
+        let c = match c {
+            _ if c.is_whitespace() => ' ',
+            _ if c.is_control() => '?',
+            _ => c,
+        };
+        if c == ' ' && shown.ends_with(' ') {
+            continue;
+        }
         if shown.len() + c.len_utf8() + hint.len() > MAX_TEXT {
             break;
         }
@@ -169,4 +178,4 @@ pub(crate) fn printable(text: &str, hint: &str) -> Box<str> {
 }
 
 /// The longest stored message, in bytes.
-pub(crate) const MAX_TEXT: usize = 200;
+pub(crate) const MAX_TEXT: usize = 400;

@@ -166,7 +166,7 @@ impl ServerError {
 
     /// Classifies an error by its code, the first word of its text.
     ///
-    /// The stored text is safe to log: printable, at most 200 bytes, without quoted arguments.
+    /// The stored text is safe to log: printable, at most 400 bytes, without quoted arguments.
     #[must_use]
     pub fn classify(text: &str) -> Self {
         let by_script = text.contains("user_script");

@@ -176,6 +176,10 @@ impl Register for LeaseRegister {
         }
     }
 
+    fn name(&self) -> String {
+        "Kubernetes".into()
+    }
+
     async fn changed(&self, key: &[u8], seen: Option<&Revision>) {
         let name = name(key);
         let seen = seen.map(|seen| Seen::of(seen).resource_version);

@@ -246,6 +246,10 @@ impl Register for NatsRegister {
         bucket.put(&key, record, revision).await
     }
 
+    fn name(&self) -> String {
+        "NATS".into()
+    }
+
     async fn changed(&self, key_bytes: &[u8], seen: Option<&Revision>) {
         let key = key(key_bytes);
         let seen = seen.and_then(Revision::as_u64);

@@ -137,6 +137,10 @@ impl Register for ObjectRegister {
         self.get(&key::path(&self.prefix, key)).await
     }
 
+    fn name(&self) -> String {
+        self.store.to_string()
+    }
+
     async fn write(&self, key: &[u8], record: &Record, expected: Option<&Entry>) -> Result<Revision, RegisterError> {
         // What fails before the write has not sent it.
         self.probe().await.map_err(|error| match error {

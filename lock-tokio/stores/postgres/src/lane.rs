@@ -211,7 +211,9 @@ async fn connect(
             Ok(Err(error)) => (text(&error), is_refusal(&error)),
             Err(_) => (format!("no answer within {limit:?}"), false),
         };
-        errors.push((format!("{name}: {}", error.0), error.1));
+        // One server is named by the register.
+        let text = if servers.len() > 1 { format!("{name}: {}", error.0) } else { error.0 };
+        errors.push((text, error.1));
     }
     let is_refused = errors.iter().all(|(_, is_refused)| *is_refused);
     let text = errors.into_iter().map(|(text, _)| text).collect::<Vec<_>>().join("; ");

@@ -284,6 +284,11 @@ impl Register for PostgresRegister {
         Ok(revision)
     }
 
+    fn name(&self) -> String {
+        let hosts: Vec<_> = self.servers.iter().map(|server| &*server.name).collect();
+        format!("postgres://{}", hosts.join(","))
+    }
+
     async fn changed(&self, key: &[u8], seen: Option<&Revision>) {
         let seen = seen.and_then(Revision::as_str).and_then(|seen| seen.split_once(' '));
         let Some((version, writer)) = seen.and_then(|(version, writer)| Some((version.parse().ok()?, writer))) else {
