@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lock_proto::zookeeper::codec::{
     Acl, ConnectRequest, ConnectResponse, CreateMode, ErrorCode, Frames, MAX_FRAME, MultiOp, Op, OpCode, ReplyBody,
-    ReplyHeader, Request,
+    ReplyHeader, RequestFrame,
 };
 use lock_testkit::ZooKeeper;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -92,7 +92,7 @@ async fn run(mut stream: TcpStream, mut requests: mpsc::UnboundedReceiver<Call>)
                 while let Some(Call { op, reply }) = next {
                     xid += 1;
                     waiting.push_back((op.code(), reply));
-                    Request { xid, op }.encode(&mut out);
+                    RequestFrame { xid, op }.encode(&mut out);
                     next = requests.try_recv().ok();
                 }
                 stream.write_all(&out).await.expect("written");
