@@ -39,8 +39,10 @@ fn oversell_on_real_servers_is_as_promised() {
         command.args(args).env("LOCK_PASSWORD", password).output().expect("a program of this package")
     };
     let zookeeper = ZooKeeper::start();
+    let folder = tempfile::tempdir().unwrap();
+    let sqlite = format!("sqlite://{}/locks.db", folder.path().display());
     thread::scope(|scope| {
-        for url in [redis_url.clone(), etcd.tls_url(&authority.query()), zookeeper.lock_url()] {
+        for url in [redis_url.clone(), etcd.tls_url(&authority.query()), zookeeper.lock_url(), sqlite] {
             scope.spawn(move || {
                 let output = oversell(&["--backend", &url], "s3cret");
                 let text = String::from_utf8_lossy(&output.stdout);
