@@ -168,15 +168,6 @@ impl<P: Protocol> Connection<P> {
         }
     }
 
-    /// Closes the connection until something needs it. Outstanding requests are answered with
-    /// [`Fault::NotNeeded`]: as `Unknown` if the host has seen them, else as `NotSent`.
-    pub fn close(&mut self, now: Instant) {
-        self.clock(now);
-        self.failures = Failures::default();
-        self.shut();
-        self.state.closed(self.seed, self.conn.generation, &mut self.outputs);
-    }
-
     #[inline]
     pub(crate) fn pop_output(&mut self) -> Option<P::Output> {
         burst::pop(&mut self.outputs)

@@ -67,10 +67,6 @@ pub trait Protocol: Sized {
     // M8
     fn settle(&mut self, end: &Settlement<'_>, outputs: &mut VecDeque<Self::Output>);
 
-    /// The connection of this generation was closed because nothing needs it. Answers what still waits
-    /// here.
-    fn closed(&mut self, _seed: u64, _generation: u64, _outputs: &mut VecDeque<Self::Output>) {}
-
     /// Answers a request that was not given to the connection.
     fn answer_unsent(&self, pending: Self::Pending, cause: &Cause) -> Option<Self::Output>;
 }

@@ -23,7 +23,7 @@ pub use self::protocol::Grpc;
 
 use self::protocol::FirstCall;
 use self::streams::StreamStep;
-use self::watch::WatchSpec;
+use self::watch::{WatchSpec, Watches};
 use super::locks_output::WatchId;
 use super::message::MemberListRequest;
 use super::output::Output;
@@ -33,7 +33,8 @@ use super::url::Endpoint;
 use crate::connection::{Connection, Phase};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
-use crate::lock::{ErrorClass, Renewal, ServerError};
+use crate::jitter::mix;
+use crate::lock::{ErrorClass, Failures, Renewal, ServerError};
 use crate::time::Instant;
 
 /// Sans-IO connection of one client to an etcd cluster: typed requests in, remote procedure calls
@@ -114,6 +115,21 @@ impl Channel {
         self.clock(now);
         self.state.watches.remove(watch);
         self.update_silence();
+    }
+
+    /// Closes the connection until the next `send` or `watch`.
+    ///
+    /// Requests in flight are answered with [`Fault::NotNeeded`] as `Unknown`, all others as
+    /// `NotSent`. Open watches end with `Unsubscribed`.
+    pub fn close(&mut self, now: Instant) {
+        self.clock(now);
+        self.failures = Failures::default();
+        self.shut();
+        self.state.members.closed(mix(self.seed, self.conn.generation));
+        while let Some(call) = self.state.calls.pop_waiting().or_else(|| self.state.keep_alives.pop_waiting()) {
+            self.not_sent(call, Fault::NotNeeded.into());
+        }
+        self.state.watches = Watches::new(mix(self.seed, self.conn.generation + 2));
     }
 
     /// The endpoint with this number. Reported members get new numbers while no connection is open.
@@ -315,8 +331,7 @@ impl Channel {
         .min()
     }
 
-    /// When the connection is closed unless something needs it first. The channel decides: whatever
-    /// needs the connection is a request or a watch here.
+    /// When the connection is closed unless something needs it first.
     // P7
     fn idle_until(&self) -> Option<Instant> {
         Some(

@@ -223,15 +223,6 @@ impl Protocol for Grpc {
         }
     }
 
-    fn closed(&mut self, seed: u64, generation: u64, outputs: &mut VecDeque<ChannelOutput>) {
-        self.members.closed(mix(seed, generation));
-        let cause: Cause = Fault::NotNeeded.into();
-        while let Some(call) = self.calls.pop_waiting().or_else(|| self.keep_alives.pop_waiting()) {
-            outputs.push_back(ChannelOutput::Reply { call, reply: Reply::NotSent(cause.clone()) });
-        }
-        self.watches = Watches::new(mix(seed, generation + 2));
-    }
-
     fn answer_unsent(&self, pending: Infallible, _: &Cause) -> Option<ChannelOutput> {
         match pending {}
     }

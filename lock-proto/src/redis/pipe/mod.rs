@@ -32,7 +32,7 @@ use super::url::Endpoint;
 use crate::connection::{Connection, Phase};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
-use crate::lock::{Backoff, Cause, CredentialsRequest, ErrorClass, Renewal, ServerError};
+use crate::lock::{Backoff, Cause, CredentialsRequest, ErrorClass, Failures, Renewal, ServerError};
 use crate::time::{Instant, sooner};
 
 /// Configuration of a [`Pipe`].
@@ -136,6 +136,15 @@ impl Pipe {
         self.clock(now);
         self.state.rests = false;
         self.connect_if_wanted();
+    }
+
+    /// Closes the connection, until `open` or `send`. Outstanding requests get
+    /// [`Fault::NotNeeded`]: as `Unknown` if the host has seen their bytes, else as `NotSent`.
+    /// There is no [`PipeOutput::Down`].
+    pub fn close(&mut self, now: Instant) {
+        self.clock(now);
+        self.failures = Failures::default();
+        self.shut();
     }
 
     /// Sends a request, and opens the connection if it is closed. The request stays in flight until

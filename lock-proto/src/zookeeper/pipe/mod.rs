@@ -27,8 +27,7 @@ use crate::time::{Instant, sooner};
 ///
 /// A failed connection is reopened with the same session, to the next server, until the session has
 /// expired or is [ended](Self::end). Requests are pipelined. Replies and events arrive in the order
-/// of the server's transactions. While the session is up, the pipe pings at least every tick. It never
-/// closes an idle connection, without which the session would expire: the hub ends the session then.
+/// of the server's transactions. While the session is up, the pipe pings at least every tick.
 pub type Pipe = Connection<Jute>;
 
 /// ClickHouse Keeper opens another session instead. The former one, and its locks, live on until
@@ -111,6 +110,13 @@ impl Pipe {
 
     fn request_end(&mut self) {
         self.submit(UnsentRequest { call: None, op: Op::CloseSession }, Instant::MAX);
+    }
+
+    /// Closes the connection at once, without ending the session. Outstanding requests are
+    /// answered.
+    pub fn close(&mut self, now: Instant) {
+        self.clock(now);
+        self.leave(Mode::Over);
     }
 
     /// Returns the number of requests in flight.

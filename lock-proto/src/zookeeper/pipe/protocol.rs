@@ -257,11 +257,6 @@ impl Protocol for Jute {
         self.wire.clear();
     }
 
-    /// The session is left to end by itself.
-    fn closed(&mut self, _: u64, _: u64, _: &mut VecDeque<PipeOutput>) {
-        self.mode = Mode::Over;
-    }
-
     fn answer_unsent(&self, pending: UnsentRequest, cause: &Cause) -> Option<PipeOutput> {
         answer(pending.call, false, cause)
     }
