@@ -10,7 +10,7 @@ use super::event::Blocked;
 use super::exchange::{Fact, Order};
 use super::line::{Answers, Desk};
 use super::note::Notes;
-use super::operation::Operations;
+use super::operation::{Operations, QueryOf};
 use super::store::Store;
 use crate::id::{CallId, CallOwner, LockId, NodeId};
 use crate::time::Instant;
@@ -35,7 +35,7 @@ pub struct Env<S: Store> {
     pub(crate) facts: VecDeque<Fact>,
     pub(crate) is_stopping: bool,
     pub(crate) shared: S::Shared,
-    pub(crate) operations: Operations<S::Query>,
+    pub(crate) operations: Operations<QueryOf<S>>,
 }
 
 impl<S: Store> Env<S> {

@@ -12,7 +12,7 @@ use super::context::Env;
 use super::election::Leader;
 use super::event::{Failure, Report};
 use super::hub::Locks;
-use super::store::{SharedState as _, Store};
+use super::store::{SharedState, Store};
 use super::tuning::check_name;
 use crate::collections::{Deadlines, Slots};
 use crate::error::Misuse;
@@ -87,6 +87,9 @@ pub(super) enum Work<Q> {
 /// How a store reads the leader of an election, for one operation. Those functions that return a
 /// `bool` return true if the operation has ended.
 pub trait LeaderQuery<S: Store>: Clone + Debug + PartialEq + Eq + Hash {
+    /// The reply to a request.
+    type Reply;
+
     /// Returns a query that has sent nothing.
     ///
     /// # Errors
@@ -98,16 +101,23 @@ pub trait LeaderQuery<S: Store>: Clone + Debug + PartialEq + Eq + Hash {
     /// Reads the leader if that is due, or it may have changed.
     fn read(&mut self, op: &mut OpenOperation, env: &mut Env<S>) -> bool;
     /// Handles the reply to a request of this or an earlier query.
-    fn answered(&mut self, op: &mut OpenOperation, env: &mut Env<S>, serial: u64, reply: &S::Reply) -> bool;
+    fn answered(&mut self, op: &mut OpenOperation, env: &mut Env<S>, serial: u64, reply: &Self::Reply) -> bool;
     /// The operation has ended.
     fn close(&self, env: &mut Env<S>);
 }
+
+/// How a store reads the leader of an election.
+pub(crate) type QueryOf<S> = <<S as Store>::Shared as SharedState<S>>::Query;
+/// The reply that it gets.
+type QueryReply<S> = <QueryOf<S> as LeaderQuery<S>>::Reply;
 
 /// Of a store without elections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NoElections {}
 
 impl<S: Store> LeaderQuery<S> for NoElections {
+    type Reply = Self;
+
     fn new(_: &Env<S>, _: &[u8]) -> Result<Self, Misuse> {
         Err(Misuse::NoElections)
     }
@@ -120,7 +130,7 @@ impl<S: Store> LeaderQuery<S> for NoElections {
         match *self {}
     }
 
-    fn answered(&mut self, _: &mut OpenOperation, _: &mut Env<S>, _: u64, _: &S::Reply) -> bool {
+    fn answered(&mut self, _: &mut OpenOperation, _: &mut Env<S>, _: u64, _: &Self) -> bool {
         match *self {}
     }
 
@@ -244,7 +254,7 @@ impl<S: Store> Env<S> {
     fn operation_step(
         &mut self,
         slot: u32,
-        f: impl FnOnce(&mut Work<S::Query>, &mut OpenOperation, &mut Self) -> bool,
+        f: impl FnOnce(&mut Work<QueryOf<S>>, &mut OpenOperation, &mut Self) -> bool,
     ) {
         // Removed from the map during the step, so that `f` can borrow the environment.
         let Some((mut op, mut work)) = self.operations.list.remove(&slot) else { return };
@@ -266,7 +276,7 @@ impl<S: Store> Env<S> {
     pub(crate) fn query_step(
         &mut self,
         slot: u32,
-        f: impl FnOnce(&mut S::Query, &mut OpenOperation, &mut Self) -> bool,
+        f: impl FnOnce(&mut QueryOf<S>, &mut OpenOperation, &mut Self) -> bool,
     ) {
         self.operation_step(slot, |work, op, env| match work {
             Work::Leader(query) => f(query, op, env),
@@ -275,19 +285,25 @@ impl<S: Store> Env<S> {
     }
 
     /// Passes an input to each question for the leader and each observation.
-    pub(crate) fn query_steps(&mut self, mut f: impl FnMut(&mut S::Query, &mut OpenOperation, &mut Self) -> bool) {
+    pub(crate) fn query_steps(&mut self, mut f: impl FnMut(&mut QueryOf<S>, &mut OpenOperation, &mut Self) -> bool) {
         for slot in self.operations.slots() {
             self.query_step(slot, &mut f);
         }
     }
 
-    /// Handles a server's reply. `pong` is what it means for a check: [`Answer::Granted`] if the
-    /// server works, `None` to ask again.
-    pub(crate) fn operation_answered(&mut self, call: CallId, pong: Option<Answer>, reply: &S::Reply) {
+    /// Handles a server's reply to a question for the leader, or an observation.
+    pub(crate) fn query_answered(&mut self, call: CallId, reply: &QueryReply<S>) {
         let CallOwner::Operation(slot) = call.owner else { return };
-        self.operation_step(slot, |work, op, env| match (work, pong) {
-            (Work::Leader(query), _) => query.answered(op, env, call.serial, reply),
-            (Work::Ping(serials), pong) => {
+        self.query_step(slot, |query, op, env| query.answered(op, env, call.serial, reply));
+    }
+
+    /// Handles a server's reply to a check. `pong` is what it means: [`Answer::Granted`] if the server
+    /// works, `None` to ask again.
+    pub(crate) fn ping_answered(&mut self, call: CallId, pong: Option<Answer>) {
+        let CallOwner::Operation(slot) = call.owner else { return };
+        self.operation_step(slot, |work, op, env| match work {
+            Work::Leader(_) => false,
+            Work::Ping(serials) => {
                 let node = call.node.index();
                 let Some(serial) = serials.get_mut(node).filter(|serial| **serial == call.serial) else { return false };
                 let Some(answer) = pong else {
@@ -341,7 +357,7 @@ impl<S: Store> Locks<S> {
         &mut self,
         now: Instant,
         operation: Operation,
-    ) -> Result<(Work<S::Query>, Option<Instant>), Misuse> {
+    ) -> Result<(Work<QueryOf<S>>, Option<Instant>), Misuse> {
         self.handle_timeout(now);
         self.admit(self.ctx.env.operations.ids.len())?;
         let env = &self.ctx.env;
@@ -356,7 +372,7 @@ impl<S: Store> Locks<S> {
         Ok((work, until))
     }
 
-    pub(super) fn begin_operation(&mut self, work: Work<S::Query>, until: Option<Instant>) -> OperationId {
+    pub(super) fn begin_operation(&mut self, work: Work<QueryOf<S>>, until: Option<Instant>) -> OperationId {
         let env = &mut self.ctx.env;
         let (slot, generation) = env.operations.ids.take(0);
         let id = OperationId { slot, generation };

@@ -34,10 +34,6 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     type Shared: SharedState<Self>;
     /// An output of the locks.
     type Output: Clone + Debug + PartialEq + Eq + Hash + From<(LockId, Event)> + From<(OperationId, OperationEvent)>;
-    /// The reply to a request.
-    type Reply;
-    /// How it reads the leader of an election.
-    type Query: LeaderQuery<Self>;
 
     /// Creates the state of a name that is not in use.
     fn new(key: Self::Key) -> Self;
@@ -69,6 +65,9 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
 
 /// What the locks of a client share.
 pub trait SharedState<S: Store<Shared = Self>>: Clone + Debug + PartialEq + Eq + Hash {
+    /// How the store reads the leader of an election.
+    type Query: LeaderQuery<S>;
+
     /// Returns the TTL of requests that name none.
     fn default_ttl(_: &Config<S::Settings>) -> Duration {
         DEFAULT_TTL

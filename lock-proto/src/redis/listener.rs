@@ -31,7 +31,8 @@ const TURN: Duration = Duration::from_millis(50);
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same on a server without `CLIENT UNBLOCK`.
 const BLOCK_TIMEOUT_WITHOUT_UNBLOCK: Duration = Duration::from_secs(1);
-/// How long the connection stays open without waiters.
+/// How long the connection stays open without waiters. The listener decides, since it also ends one
+/// that is being opened, or that pauses after a failure.
 const LINGER: Duration = Duration::from_secs(1);
 /// Pause before another `CLIENT UNBLOCK`, if the first one overtook the `BLPOP`. It doubles each
 /// time, since the wait may have ended without the client's knowledge.

@@ -48,7 +48,10 @@ impl Locks {
             CallOwner::Lock(slot) => {
                 self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
             }
-            CallOwner::Operation(_) => self.ctx.env.operation_answered(call, Some(answer_to_read(reply)), reply),
+            CallOwner::Operation(_) => {
+                self.ctx.env.ping_answered(call, Some(answer_to_read(reply)));
+                self.ctx.env.query_answered(call, reply);
+            }
             CallOwner::Session(_) | CallOwner::Nobody => {}
         }
         self.settle();

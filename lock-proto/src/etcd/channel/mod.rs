@@ -331,7 +331,8 @@ impl Channel {
         .min()
     }
 
-    /// When the connection is closed unless something needs it first.
+    /// When the connection is closed unless something needs it first. The channel decides: whatever
+    /// needs the connection is a request or a watch here.
     // P7
     fn idle_until(&self) -> Option<Instant> {
         Some(

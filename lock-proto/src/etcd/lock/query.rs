@@ -21,6 +21,8 @@ pub struct EtcdQuery {
 }
 
 impl LeaderQuery<Etcd> for EtcdQuery {
+    type Reply = Reply;
+
     fn new(env: &EtcdEnv, name: &[u8]) -> Result<Self, Misuse> {
         let queue = EtcdName::election(&env.config, name)?;
         Ok(Self { queue, watch: None, reading: QueueReading::new(0, 1), call: None, recheck: None })

@@ -131,8 +131,6 @@ impl<S: QueueStore> Store for Queued<S> {
     type Settings = QueueSettings<S::Settings>;
     type Shared = QueueShared<S>;
     type Output = QueueOutput<S::Request, S::Output>;
-    type Reply = S::Reply;
-    type Query = <S::Client as QueueClient<S>>::Query;
 
     fn new(key: S::Key) -> Self {
         Self {
@@ -241,6 +239,8 @@ impl<S: QueueStore> Store for Queued<S> {
 }
 
 impl<S: QueueStore> SharedState<Queued<S>> for QueueShared<S> {
+    type Query = <S::Client as QueueClient<S>>::Query;
+
     fn default_ttl(config: &QueueConfig<S>) -> Duration {
         config.store.session_ttl
     }
@@ -527,7 +527,8 @@ impl<S: QueueStore> Locks<Queued<S>> {
             CallOwner::Operation(_) => {
                 // On ZooKeeper the session has ended, and a check goes on in the next one.
                 let unneeded = Answer::Unreachable(Fault::NotNeeded.into());
-                self.ctx.env.operation_answered(call, Some(S::pong(reply)).filter(|pong| *pong != unneeded), reply);
+                self.ctx.env.ping_answered(call, Some(S::pong(reply)).filter(|pong| *pong != unneeded));
+                self.ctx.env.query_answered(call, reply);
             }
             CallOwner::Nobody => {}
         }

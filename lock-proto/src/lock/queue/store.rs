@@ -154,7 +154,7 @@ pub trait QueueClient<S: QueueStore<Client = Self>>: Clone + Debug + Default + P
     /// The store's part of a session.
     type Session: Clone + Debug + PartialEq + Eq + Hash;
     /// How it reads the leader of an election.
-    type Query: LeaderQuery<Queued<S>>;
+    type Query: LeaderQuery<Queued<S>, Reply = S::Reply>;
 
     // --- sessions ---
 

@@ -28,6 +28,8 @@ impl Terms for Short {
 pub(super) struct NoShared;
 
 impl SharedState<Fake> for NoShared {
+    type Query = NoElections;
+
     fn ping(_: &mut Env<Fake>, _: CallId) {}
 
     fn stopped(_: &mut Locks<Fake>, _: u32) -> Out {
@@ -137,8 +139,6 @@ impl Store for Fake {
     type Settings = ();
     type Shared = NoShared;
     type Output = Out;
-    type Reply = ();
-    type Query = NoElections;
 
     fn new(_: u8) -> Self {
         Self::default()

@@ -9,7 +9,7 @@ use super::Redis;
 use super::wakeup::WakeRefusals;
 use crate::error::ConfigError;
 use crate::id::{CallId, CallOwner, ClientId, NodeId};
-use crate::lock::{self, Answer, Failure, MAX_TTL, ServerError, SharedState};
+use crate::lock::{self, Answer, Failure, MAX_TTL, NoElections, ServerError, SharedState};
 use crate::redis::config::{Config, UnknownAge};
 use crate::redis::key::Key;
 use crate::redis::output::LocksOutput;
@@ -178,6 +178,8 @@ impl RedisShared {
 }
 
 impl SharedState<Redis> for RedisShared {
+    type Query = NoElections;
+
     fn refuses(&self) -> Option<Failure> {
         self.duplicates.map(|(a, b)| Failure::EqualNodes(a, b))
     }

@@ -43,8 +43,8 @@ use crate::error::{Invalid, Misuse};
 use crate::fault::Fault;
 use crate::id::{LockId, NodeId};
 use crate::lock::{
-    self, Acquire, Answer, Blocked, Cause, DEFAULT_TTL, ErrorClass, Fact, Grant, Holding, NoElections, Order, Release,
-    Store, Terms, check_name,
+    self, Acquire, Answer, Blocked, Cause, DEFAULT_TTL, ErrorClass, Fact, Grant, Holding, Order, Release, Store, Terms,
+    check_name,
 };
 use crate::time::Instant;
 
@@ -124,8 +124,6 @@ impl Store for Redis {
     type Settings = Settings;
     type Shared = RedisShared;
     type Output = LocksOutput;
-    type Reply = Reply;
-    type Query = NoElections;
 
     fn new(key: Key) -> Self {
         Self {

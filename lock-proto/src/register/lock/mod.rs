@@ -18,7 +18,6 @@ use core::time::Duration;
 use bytes::Bytes;
 use held::HeldRecord;
 use known::{Known, OpenWrites, SentRecord};
-use query::RegisterQuery;
 pub use shared::RegisterShared;
 use watch::KeyWatch;
 
@@ -26,7 +25,7 @@ use super::config::{Config, RegisterSettings};
 use super::flaw::RegisterFlaw;
 use super::output::Output;
 use super::record::{Entry, Record, Writer};
-use super::request::{Reply, Request};
+use super::request::Request;
 use crate::collections::Few;
 use crate::error::Misuse;
 use crate::id::{CallOwner, LockId, NodeId};
@@ -142,8 +141,6 @@ impl Store for Cas {
     type Settings = RegisterSettings;
     type Shared = RegisterShared;
     type Output = Output;
-    type Reply = Reply;
-    type Query = RegisterQuery;
 
     fn new(key: Bytes) -> Self {
         Self {

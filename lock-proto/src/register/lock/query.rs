@@ -28,6 +28,8 @@ pub struct RegisterQuery {
 }
 
 impl LeaderQuery<Cas> for RegisterQuery {
+    type Reply = Reply;
+
     fn new(env: &RegisterEnv, name: &[u8]) -> Result<Self, Misuse> {
         let (key, known) = (RegisterShared::key(&env.config, name), Known::default());
         Ok(Self { key, known, call: None, read_at: env.now, watch: KeyWatch::Off })

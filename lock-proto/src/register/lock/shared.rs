@@ -6,6 +6,7 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::known::Memory;
+use super::query::RegisterQuery;
 use super::{Cas, RegisterEnv};
 use crate::id::{CallId, ClientId};
 use crate::lock::{Client, Elections, Locks, SharedState};
@@ -53,6 +54,8 @@ impl RegisterShared {
 }
 
 impl SharedState<Cas> for RegisterShared {
+    type Query = RegisterQuery;
+
     fn ping(env: &mut RegisterEnv, call: CallId) {
         let (request, timeout) = (Request::Read { key: Self::key(&env.config, PING) }, env.config.request_timeout);
         env.out.push_back(Output::Send { call, request, timeout });

@@ -45,6 +45,8 @@ impl Asked {
 }
 
 impl LeaderQuery<ZooKeeper> for ZooKeeperQuery {
+    type Reply = Reply;
+
     fn new(env: &ZooKeeperEnv, name: &[u8]) -> Result<Self, Misuse> {
         let queue = ZooKeeperName::election(&env.config, name)?;
         let (session, call, first, watches_queue, due, tries) = (None, None, None, false, None, 0);
