@@ -108,8 +108,6 @@ pub trait LeaderQuery<S: Store>: Clone + Debug + PartialEq + Eq + Hash {
 
 /// How a store reads the leader of an election.
 pub(crate) type QueryOf<S> = <<S as Store>::Shared as SharedState<S>>::Query;
-/// The reply that it gets.
-type QueryReply<S> = <QueryOf<S> as LeaderQuery<S>>::Reply;
 
 /// Of a store without elections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -291,18 +289,17 @@ impl<S: Store> Env<S> {
         }
     }
 
-    /// Handles a server's reply to a question for the leader, or an observation.
-    pub(crate) fn query_answered(&mut self, call: CallId, reply: &QueryReply<S>) {
-        let CallOwner::Operation(slot) = call.owner else { return };
-        self.query_step(slot, |query, op, env| query.answered(op, env, call.serial, reply));
-    }
-
-    /// Handles a server's reply to a check. `pong` is what it means: [`Answer::Granted`] if the server
-    /// works, `None` to ask again.
-    pub(crate) fn ping_answered(&mut self, call: CallId, pong: Option<Answer>) {
+    /// Handles a server's reply. `pong` is what it means for a check: [`Answer::Granted`] if the
+    /// server works, `None` to ask again. A store without elections passes no `reply`.
+    pub(crate) fn operation_answered(
+        &mut self,
+        call: CallId,
+        pong: Option<Answer>,
+        reply: Option<&<QueryOf<S> as LeaderQuery<S>>::Reply>,
+    ) {
         let CallOwner::Operation(slot) = call.owner else { return };
         self.operation_step(slot, |work, op, env| match work {
-            Work::Leader(_) => false,
+            Work::Leader(query) => reply.is_some_and(|reply| query.answered(op, env, call.serial, reply)),
             Work::Ping(serials) => {
                 let node = call.node.index();
                 let Some(serial) = serials.get_mut(node).filter(|serial| **serial == call.serial) else { return false };

@@ -57,7 +57,7 @@ impl Locks {
             CallOwner::Lock(slot) => {
                 self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
             }
-            CallOwner::Operation(_) => self.ctx.env.ping_answered(call, Some(answer_to_ping(reply))),
+            CallOwner::Operation(_) => self.ctx.env.operation_answered(call, Some(answer_to_ping(reply)), None),
             CallOwner::Session(_) | CallOwner::Nobody => {}
         }
         if !self.ctx.env.shared.verifications.is_empty() && self.ctx.env.shared.verifications.answered(call, reply) {

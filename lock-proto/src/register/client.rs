@@ -49,8 +49,7 @@ impl Locks {
                 self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
             }
             CallOwner::Operation(_) => {
-                self.ctx.env.ping_answered(call, Some(answer_to_read(reply)));
-                self.ctx.env.query_answered(call, reply);
+                self.ctx.env.operation_answered(call, Some(answer_to_read(reply)), Some(reply));
             }
             CallOwner::Session(_) | CallOwner::Nobody => {}
         }

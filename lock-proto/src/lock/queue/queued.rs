@@ -527,8 +527,8 @@ impl<S: QueueStore> Locks<Queued<S>> {
             CallOwner::Operation(_) => {
                 // On ZooKeeper the session has ended, and a check goes on in the next one.
                 let unneeded = Answer::Unreachable(Fault::NotNeeded.into());
-                self.ctx.env.ping_answered(call, Some(S::pong(reply)).filter(|pong| *pong != unneeded));
-                self.ctx.env.query_answered(call, reply);
+                let pong = Some(S::pong(reply)).filter(|pong| *pong != unneeded);
+                self.ctx.env.operation_answered(call, pong, Some(reply));
             }
             CallOwner::Nobody => {}
         }
