@@ -8,7 +8,7 @@ use core::future::poll_fn;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
@@ -241,15 +241,21 @@ impl<E: Engine + ?Sized> Shared<E> {
         self.call(true, work)
     }
 
+    /// Locks the state for a step of the machine, whose notes are those that a log wants now.
+    fn enter(&self) -> (MutexGuard<'_, Core<E>>, Instant) {
+        let mut core = locked(&self.core);
+        // Read under the mutex, so that the machine sees time in order.
+        let now = self.now();
+        core.keep_notes();
+        (core, now)
+    }
+
     fn call<R>(&self, of_drop: bool, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> Option<R> {
         if self.is_forked() {
             return None;
         }
         let mut batch = Batch::default();
-        let mut core = locked(&self.core);
-        // Read under the mutex, so that the machine sees time in order.
-        let now = self.now();
-        core.keep_notes();
+        let (mut core, now) = self.enter();
         let result = work(&mut core, now, &mut batch);
         core.drain(now, &mut batch);
         if of_drop && !core.is_closed() {
@@ -269,9 +275,7 @@ impl<E: Engine + ?Sized> Shared<E> {
 
     /// Runs `work` for the driver, which runs the batch itself.
     pub(super) fn drive<R>(&self, batch: &mut Batch, work: impl FnOnce(&mut Core<E>, Instant) -> R) -> R {
-        let mut core = locked(&self.core);
-        let now = self.now();
-        core.keep_notes();
+        let (mut core, now) = self.enter();
         let result = work(&mut core, now);
         core.drain(now, batch);
         batch.wakers.append(&mut core.left);
@@ -281,9 +285,7 @@ impl<E: Engine + ?Sized> Shared<E> {
     /// Handles expired timers of the locks for the driver. Returns true if a timer is due, perhaps
     /// that of a connection.
     pub(super) fn drive_expiry(&self, batch: &mut Batch) -> bool {
-        let mut core = locked(&self.core);
-        let now = self.now();
-        core.keep_notes();
+        let (mut core, now) = self.enter();
         let due = core.expire_due(now, batch);
         core.drain(now, batch);
         due

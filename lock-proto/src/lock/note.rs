@@ -10,11 +10,10 @@ use super::event::Blocked;
 use crate::id::LockId;
 use crate::time::Instant;
 
-/// A remark for a log, about one acquisition. It goes with an event, and precedes it: a note is
-/// there by the time of the call that queues the event.
+/// A remark for a log, about one acquisition. The call that queues an event also makes its note.
 ///
-/// `answers` are the last replies of the servers, in the configured order. A store with one server or
-/// cluster may have one answer that it gave to another lock of this client.
+/// `answers` are the last replies of the servers, in the configured order. If a single server or
+/// cluster has failed for another lock of this client only, its answer is that failure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Note {
@@ -64,9 +63,7 @@ pub(crate) struct Notes {
 impl Notes {
     pub(super) fn keep(&mut self, most: usize, recent: Duration) {
         (self.most, self.recent) = (most, recent);
-        if most == 0 {
-            *self = Self::default();
-        }
+        self.queue.drain(..self.queue.len().saturating_sub(most));
     }
 
     #[inline]
