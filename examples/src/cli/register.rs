@@ -33,28 +33,38 @@ pub struct StoreUrl {
     pub default_password: Option<fn(&str, &str) -> String>,
 }
 
+impl StoreUrl {
+    /// A store without a shortest TTL, a table, or a password from the environment.
+    #[must_use]
+    pub const fn new(
+        schemes: &'static [&'static str],
+        config: fn() -> Config,
+        connect: fn(Config, &str) -> Result<Client, ConnectError>,
+    ) -> Self {
+        Self { schemes, connect, config, min_ttl: None, create_table: None, default_password: None }
+    }
+}
+
 /// What creates a table.
 pub type CreatingTable<'a> = Pin<Box<dyn Future<Output = Result<(), RegisterError>> + 'a>>;
 
 /// The stores of this package.
 static STORES: &[StoreUrl] = &[
     #[cfg(feature = "sqlite")]
-    StoreUrl {
-        schemes: &["sqlite"],
-        connect: |config, url| spawn(client_of(config, lock_sqlite::SqliteRegister::from_url(url))),
-        config: || Config::new().poll(POLL),
-        min_ttl: None,
-        create_table: None,
-        default_password: None,
-    },
+    StoreUrl::new(
+        &["sqlite"],
+        || Config::new().poll(POLL),
+        |config, url| spawn(client_of(config, lock_sqlite::SqliteRegister::from_url(url))),
+    ),
     #[cfg(feature = "postgres")]
     StoreUrl {
-        schemes: &["postgres", "postgresql"],
-        connect: |config, url| spawn(client_of(config, lock_postgres::PostgresRegister::from_url(url))),
-        config: || Config::new().poll(POLL),
-        min_ttl: None,
         create_table: Some(super::postgres::create_table),
         default_password: Some(super::postgres::default_password),
+        ..StoreUrl::new(
+            &["postgres", "postgresql"],
+            || Config::new().poll(POLL),
+            |config, url| spawn(client_of(config, lock_postgres::PostgresRegister::from_url(url))),
+        )
     },
 ];
 

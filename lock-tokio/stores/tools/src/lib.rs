@@ -8,33 +8,21 @@ use lock_examples::cli::register::{client_of, spawn};
 /// The stores of the features that are turned on.
 pub static STORES: &[StoreUrl] = &[
     #[cfg(feature = "object-store")]
-    StoreUrl {
-        schemes: &["s3", "gs", "az"],
-        connect: |config, url| spawn(client_of(config, lock_object_store::ObjectRegister::from_url(url))),
-        config: lock_object_store::config,
-        min_ttl: None,
-        create_table: None,
-        default_password: None,
-    },
+    StoreUrl::new(&["s3", "gs", "az"], lock_object_store::config, |config, url| {
+        spawn(client_of(config, lock_object_store::ObjectRegister::from_url(url)))
+    }),
     #[cfg(feature = "kubernetes")]
     StoreUrl {
-        schemes: &["kube"],
-        connect: |config, url| spawn(client_of(config, lock_kubernetes::LeaseRegister::from_url(url))),
-        config: lock_proto::register::Config::new,
         min_ttl: Some((
             lock_kubernetes::MIN_TTL,
             "on Kubernetes a TTL has at least 3 s, as client-go sees whole seconds",
         )),
-        create_table: None,
-        default_password: None,
+        ..StoreUrl::new(&["kube"], lock_proto::register::Config::new, |config, url| {
+            spawn(client_of(config, lock_kubernetes::LeaseRegister::from_url(url)))
+        })
     },
     #[cfg(feature = "nats")]
-    StoreUrl {
-        schemes: &["nats", "tls"],
-        connect: |config, url| spawn(client_of(config, lock_nats::NatsRegister::from_url(url))),
-        config: lock_proto::register::Config::new,
-        min_ttl: None,
-        create_table: None,
-        default_password: None,
-    },
+    StoreUrl::new(&["nats", "tls"], lock_proto::register::Config::new, |config, url| {
+        spawn(client_of(config, lock_nats::NatsRegister::from_url(url)))
+    }),
 ];
