@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 #[cfg(feature = "sqlite")]
 use kit::Scratch;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-use kit::stores::{assert_usage, check_elections};
+use kit::stores::{assert_usage, check_elections, check_succession, word};
 use kit::{LONG, Tool, WITH_SIGNALS, full, full_pipe, ms, started_by, unread};
 use lock_testkit::{Authority, Chroot, Etcd, Server, Stopwatch, ZooKeeperPeer, wait_until};
 use rustix::process::Signal;
@@ -81,24 +81,8 @@ fn elections_are_held_in_folder_of_user() {
     assert!(ended.code == 0 && ended.out.contains("everything as promised"), "{ended:?}");
     assert_eq!(ended.err.matches(&notice).count(), 1, "{ended:?}");
 
-    let candidate = |value| leader(&["--name", "board", "--ttl", "10s", "--candidate", value]);
-    let observer = leader(&["--name", "board", "--observe"]);
-    observer.wait_for_out("nobody board\n");
-    let first = candidate("the first");
-    first.wait_for_out("elected board key=board rev=");
-    observer.wait_for_out(" value=the first\n");
-    let second = candidate("the second");
-    second.wait_for_err("waiting: held by another client");
-    first.signal(Signal::KILL);
     // At once: a dead process has no lock on its file.
-    second.wait_for_out("elected board key=board rev=");
-    observer.wait_for_out(" value=the second\n");
-    let rev = word(&second.out(), "rev=");
-    assert!(observer.out().contains(&format!("key=board rev={rev} value=the second\n")), "{}", observer.out());
-    let ended = second.terminate();
-    assert!(ended.code == 0 && ended.out.ends_with("resigned board\n"), "{ended:?}");
-    assert!(wait_until(LONG, || observer.out().ends_with("nobody board\n")), "{}", observer.out());
-    assert_eq!((observer.terminate().code, first.end().code), (0, -1));
+    check_succession(leader, "10s");
 }
 
 #[test]
@@ -203,10 +187,6 @@ fn observer_prints_revision_of_leader() {
         assert_eq!(watching.terminate().code, 0);
     }
     assert_clean(&etcd);
-}
-
-fn word(line: &str, name: &str) -> String {
-    line.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap().to_owned()
 }
 
 fn field(line: &str, name: &str) -> u64 {

@@ -19,6 +19,11 @@ pub(crate) fn assert_usage(ended: &Ended, word: &str) {
     assert!(ended.code == 64 && ended.err.contains(word), "{ended:?}");
 }
 
+/// What follows this name in a line, up to a space.
+pub(crate) fn word(line: &str, name: &str) -> String {
+    line.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap().to_owned()
+}
+
 /// One holder at a time; the next one after a release, and after a kill when the TTL has passed.
 ///
 /// `start` starts `with-lock` on the store.
@@ -47,8 +52,19 @@ pub(crate) fn check_locks(start: impl Fn(&[&str]) -> Tool) {
 /// `start` starts `leader` on the store.
 #[track_caller]
 pub(crate) fn check_elections(start: impl Fn(&[&str]) -> Tool) {
+    let took = check_succession(&start, "3s");
+    assert!((TTL / 2..TTL + SLACK).contains(&took), "{took:?}");
+
+    let ended = start(&["--ttl", "3s"]).end_within(3 * LONG);
+    assert!(ended.code == 0 && ended.out.contains("everything as promised"), "{ended:?}");
+}
+
+/// Kills a leader, whose successor resigns. Observers see both. Returns how long the succession
+/// took.
+#[track_caller]
+pub(crate) fn check_succession(start: impl Fn(&[&str]) -> Tool, ttl: &str) -> Duration {
     let of_board = |args: &[&str]| start(&[&["--name", "board"], args].concat());
-    let candidate = |value| of_board(&["--ttl", "3s", "--candidate", value]);
+    let candidate = |value| of_board(&["--ttl", ttl, "--candidate", value]);
     let observer = of_board(&["--observe"]);
     observer.wait_for_out("nobody board\n");
     let first = candidate("the first");
@@ -60,13 +76,12 @@ pub(crate) fn check_elections(start: impl Fn(&[&str]) -> Tool) {
     let killed = Instant::now();
     second.wait_for_out("elected board key=board rev=");
     let took = killed.elapsed();
-    assert!((TTL / 2..TTL + SLACK).contains(&took), "{took:?}");
     observer.wait_for_out(" value=the second\n");
+    let rev = word(&second.out(), "rev=");
+    assert!(observer.out().contains(&format!("key=board rev={rev} value=the second\n")), "{}", observer.out());
     let ended = second.terminate();
     assert!(ended.code == 0 && ended.out.ends_with("resigned board\n"), "{ended:?}");
     assert!(wait_until(LONG, || observer.out().ends_with("nobody board\n")), "{}", observer.out());
     assert_eq!((observer.terminate().code, first.end().code), (0, -1));
-
-    let ended = start(&["--ttl", "3s"]).end_within(3 * LONG);
-    assert!(ended.code == 0 && ended.out.contains("everything as promised"), "{ended:?}");
+    took
 }

@@ -1,5 +1,5 @@
-//! Black-box tests of `with-lock` and `leader` on the stores of this package. Not in `make test`, which
-//! does without their libraries.
+//! Black-box tests of `with-lock` and `leader` on the stores of this package. Not in `make test`,
+//! which does without their libraries.
 #![cfg(all(feature = "kubernetes", feature = "nats", feature = "object-store"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
