@@ -1,5 +1,5 @@
-//! Elections on every store but Redis: demonstrates one, or takes part as a candidate or an observer.
-//! See `leader --help`.
+//! Elections on every store but Redis: demonstrates one, or takes part as a candidate or an
+//! observer. See `leader --help`.
 
 use std::env;
 use std::process::ExitCode;

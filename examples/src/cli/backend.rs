@@ -25,9 +25,9 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The store of the URLs that were given, else of those of `LOCK_BACKEND`, else the folder of the
-    /// user: the text tells the user where `things` are then. `more` are stores beside those of this
-    /// package.
+    /// The store of the URLs that were given, else of those of `LOCK_BACKEND`, else the folder of
+    /// the user: the text tells the user where `things` are then. `more` are stores beside those of
+    /// this package.
     ///
     /// # Errors
     ///
@@ -71,8 +71,8 @@ impl Backend {
         .ok_or_else(|| Usage("--create-table is for postgres:// alone: other stores need no table".into()))
     }
 
-    /// Returns the TTL of the locks as well, `requested` or the default as the store can have it, and
-    /// what to tell the user if that is longer than requested.
+    /// Returns the TTL of the locks as well, `requested` or the default as the store can have it,
+    /// and what to tell the user if that is longer than requested.
     ///
     /// # Errors
     ///
@@ -153,8 +153,8 @@ impl fmt::Display for Backend {
     }
 }
 
-/// The folder for the locks of this user on this machine. Not the one of the session, which a job of
-/// cron does not have, and which is deleted with the session.
+/// The folder for the locks of this user on this machine. Not the one of the session, which a job
+/// of cron does not have, and which is deleted with the session.
 ///
 /// # Errors
 ///

@@ -22,8 +22,8 @@ use crate::cli::runtime::{block_on, tokio_runtime};
 use crate::cli::stdio::{print_error, run_tool};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
-/// Runs the program and returns its exit code. `default` is the value of `LOCK_BACKEND`, `stores` are
-/// more than those of this package.
+/// Runs the program and returns its exit code. `default` is the value of `LOCK_BACKEND`, `stores`
+/// are more than those of this package.
 pub fn main(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>, stores: &'static [StoreUrl]) -> u8 {
     run_tool("leader", || start(args, default, stores))
 }

@@ -13,8 +13,8 @@ use crate::cli::failed::{Failed, check_servers};
 use crate::cli::runtime::Runtime;
 use crate::cli::{SHUTDOWN_TIMEOUT, exit, print, run_number};
 
-/// Sells to more buyers than there are goods, under locks of this library. Takes about ten TTLs: some
-/// 20 s, or minutes on ZooKeeper with a long tick.
+/// Sells to more buyers than there are goods, under locks of this library. Takes about ten TTLs:
+/// some 20 s, or minutes on ZooKeeper with a long tick.
 #[derive(Debug, Parser)]
 #[command(name = "oversell", version)]
 struct Options {

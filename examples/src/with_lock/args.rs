@@ -36,11 +36,11 @@ struct Options {
     /// the servers is more than 3 s. With TLS rediss://, etcds:// and zks://, and the parameters
     /// ?ca=FILE&cert=FILE&key=FILE. A password may also be in a file, ?password_file=FILE, or in
     /// $LOCK_PASSWORD, which the command inherits, with ?user=NAME for the user. Or once
-    /// file:///PATH, a folder for the processes of this machine, or sqlite:///PATH, a file of SQLite
-    /// for them, or postgres://[user[:password]@]host[:port]/database, a table of Postgres; in a
-    /// build of lock-tokio/stores/tools also s3://BUCKET/PREFIX, gs://BUCKET/PREFIX,
-    /// az://CONTAINER/PREFIX, kube://NAMESPACE or nats://HOST/BUCKET
-    /// [default: $LOCK_BACKEND (separated by spaces), else a folder of this user]
+    /// file:///PATH, a folder for the processes of this machine, or sqlite:///PATH, a file of
+    /// SQLite for them, or postgres://[user[:password]@]host[:port]/database, a table of Postgres;
+    /// in a build of lock-tokio/stores/tools also s3://BUCKET/PREFIX, gs://BUCKET/PREFIX,
+    /// az://CONTAINER/PREFIX, kube://NAMESPACE or nats://HOST/BUCKET [default: $LOCK_BACKEND
+    /// (separated by spaces), else a folder of this user]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 
@@ -66,8 +66,8 @@ struct Options {
     #[arg(long, value_name = "MODE", hide_possible_values = true, default_value = "notify")]
     wake: WakeMode,
 
-    /// tokio, smol, async-std or blocking (threads without async); Redis, etcd, ZooKeeper and a folder
-    /// work on all, other stores on tokio.
+    /// tokio, smol, async-std or blocking (threads without async); Redis, etcd, ZooKeeper and a
+    /// folder work on all, other stores on tokio.
     #[arg(long, value_name = "NAME", hide_possible_values = true, default_value = "tokio")]
     runtime: RuntimeName,
 

@@ -170,7 +170,8 @@ impl Client {
                 LinkOutput::Up(server) => self.locks.handle_node_up(now, node, server.as_ref()),
                 LinkOutput::Identity(server) => self.locks.handle_node_up(now, node, Some(&server)),
                 LinkOutput::Server(server) => self.locks.handle_server(now, node, &server),
-                // The hub decides: a held lock may have nothing in flight, and what is due is sent first.
+                // The hub decides: a held lock may have nothing in flight, and what is due is sent
+                // first.
                 // P7
                 LinkOutput::Idle(silence) => {
                     if self.locks.is_used() {

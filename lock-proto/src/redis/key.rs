@@ -20,9 +20,9 @@ const SHORT_KEY: usize = 128;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeyLayout {
-    /// Side keys are the lock's key and a suffix, and each prefix has one fence counter. In a cluster
-    /// all keys of a lock are in one slot only if the prefix has a hash tag. With a tag in the name,
-    /// the fence counter is still elsewhere.
+    /// Side keys are the lock's key and a suffix, and each prefix has one fence counter. In a
+    /// cluster all keys of a lock are in one slot only if the prefix has a hash tag. With a tag in
+    /// the name, the fence counter is still elsewhere.
     #[default]
     Suffixes,
 }
@@ -36,8 +36,8 @@ impl KeyLayout {
         }
     }
 
-    /// Returns the fence counter of the namespace `prefix` in place of a lock, as a check of a server
-    /// reads it.
+    /// Returns the fence counter of the namespace `prefix` in place of a lock, as a check of a
+    /// server reads it.
     #[must_use]
     pub fn counter(self, prefix: &[u8]) -> Key {
         match self {

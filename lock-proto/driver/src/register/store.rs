@@ -47,8 +47,8 @@ pub trait Register: 'static {
         pending()
     }
 
-    /// How errors and log lines name the store, such as its URL without a password. The default is the
-    /// name of the type.
+    /// How errors and log lines name the store, such as its URL without a password. The default is
+    /// the name of the type.
     fn name(&self) -> String {
         // Without the path and the parameters of the type.
         let name = type_name::<Self>().split('<').next().unwrap_or_default();

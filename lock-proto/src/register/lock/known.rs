@@ -21,8 +21,9 @@ pub(in crate::register) struct Known {
     pub(in crate::register) entry: Option<Box<Entry>>,
     /// The next write may rely on it. If not, the register is read first.
     pub(in crate::register) is_fresh: bool,
-    /// When the record ends unless it is renewed, if it is held. Not the time of the first sight: by
-    /// its age a record may have been written before the clock's origin, which is the system's start.
+    /// When the record ends unless it is renewed, if it is held. Not the time of the first sight:
+    /// by its age a record may have been written before the clock's origin, which is the system's
+    /// start.
     // RG1
     ends_at: Instant,
     /// If the key is absent: until then, a holder that was seen may not know that its record was

@@ -27,8 +27,9 @@ use crate::time::{Instant, sooner};
 ///
 /// A failed connection is reopened with the same session, to the next server, until the session has
 /// expired or is [ended](Self::end). Requests are pipelined. Replies and events arrive in the order
-/// of the server's transactions. While the session is up, the pipe pings at least every tick. It never
-/// closes an idle connection, without which the session would expire: the hub ends the session then.
+/// of the server's transactions. While the session is up, the pipe pings at least every tick. It
+/// never closes an idle connection, without which the session would expire: the hub ends the
+/// session then.
 pub type Pipe = Connection<Jute>;
 
 /// ClickHouse Keeper opens another session instead. The former one, and its locks, live on until

@@ -23,8 +23,8 @@ pub(crate) fn is_undone(error: &Error) -> bool {
     error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE)
 }
 
-/// Whether another transaction has created the same table meanwhile: `IF NOT EXISTS` does not see it
-/// before it is committed.
+/// Whether another transaction has created the same table meanwhile: `IF NOT EXISTS` does not see
+/// it before it is committed.
 pub(crate) fn is_created(error: &Error) -> bool {
     let states = [SqlState::DUPLICATE_OBJECT, SqlState::DUPLICATE_TABLE, SqlState::UNIQUE_VIOLATION];
     error.code().is_some_and(|code| states.contains(code))

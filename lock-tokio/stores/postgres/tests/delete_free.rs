@@ -37,8 +37,8 @@ async fn only_old_free_records_are_deleted() {
     }
 }
 
-/// Clients come back at about the time at which the record is deleted. No write may be under way for so
-/// long: the token is of the time at which it left.
+/// Clients come back at about the time at which the record is deleted. No write may be under way
+/// for so long: the token is of the time at which it left.
 // RG5
 #[test]
 fn locks_are_exclusive_while_free_records_are_deleted() {

@@ -83,7 +83,7 @@ impl SqliteRegister {
     pub fn from_url(url: &str) -> Result<Self, RegisterError> {
         let invalid =
             |why: &str| RegisterError::refused(format!("invalid URL of SQLite: {why}; expected sqlite:///path"));
-        let path = url.strip_prefix("sqlite://").ok_or_else(|| invalid("it is of another kind"))?;
+        let path = url.strip_prefix("sqlite://").ok_or_else(|| invalid("it does not start with sqlite://"))?;
         if path.contains('?') {
             return Err(invalid("it has parameters, and there are none (%3F is a question mark in a path)"));
         }
